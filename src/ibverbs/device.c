@@ -16,8 +16,10 @@
 /* ---------------------------------------------------------------- why a call failed */
 
 int refused(const char *verb, int rc, const char *why) {
-    if (rnic_env_verbs_debug())
-        fprintf(stderr, "rnic: ibv_%s: %s (%s)\n", verb, why && *why ? why : strerror(abs(rc)), strerror(abs(rc)));
+    if (rnic_env_verbs_debug() && why && *why)
+        fprintf(stderr, "rnic: ibv_%s: %s (%s)\n", verb, why, strerror(abs(rc)));
+    else if (rnic_env_verbs_debug())
+        fprintf(stderr, "rnic: ibv_%s: %s\n", verb, strerror(abs(rc)));
     errno = abs(rc);
     return errno;
 }

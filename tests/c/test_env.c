@@ -118,7 +118,7 @@ static void a_value_is_checked_before_anybody_has_it(void) {
         {"RNIC_LOCAL", "maybe", "neither on nor off"},
         {"RNIC_FAULT", "loss=1%, delay = .5,delay_s=2ms,seed=18446744073709551", "there is no fault delay"},
         {"RNIC_FAULT", "loss=1%,delay=.5,delay_s=2ms,reorder_gap=1,seed=1844674407370955161", NULL},
-        {"RNIC_FAULT", "reorder_gap=0", "reorder_gap is 0"},
+        {"RNIC_FAULT", "reorder_gap=0", "reorder_gap is a number from 1 on, not 0"},
         {"RNIC_FAIL", "ibv_reg_mr_ex:.5=EIO,seed=2; rdma_connect=110", NULL},
         {"RNIC_FAIL", "reg_mr=4096", "there is no error 4096"},
         {"RNIC_FAIL", "reg_mr=EIO;", "a failure is a call and an error"},

@@ -40,7 +40,10 @@ def test_programs_that_cannot_be_started(rnic: Start, runtime: Path) -> None:
     missing = rnic("run", "no-such-program").wait()
     assert (missing.status, missing.err) == (127, "rnic: no-such-program: No such file or directory\n")
     assert rnic("run", "/").wait().status == 126
-    assert rnic("run").wait().status == 2
+    assert rnic("run").wait().status == 125
+    assert rnic("run", "--nonsense", "true").wait().status == 125
+    wrong = rnic("run", "--fail", "regmr=EIO", "true").wait()
+    assert (wrong.status, wrong.err) == (125, "rnic: --fail: there is no call regmr; did you mean reg_mr?\n")
     assert not list(runtime.iterdir())
 
 
@@ -182,6 +185,11 @@ def test_check_of_a_program(rnic: Start, tmp_path: Path) -> None:
     script.write_text("#!/bin/sh\n")
     script.chmod(0o755)
     assert "a script for /bin/sh" in rnic("run", "--check", script).wait().out
+    binary = f"./{os.path.relpath(shutil.which('sleep') or '')}"
+    assert "a script for" not in rnic("run", "--check", binary).wait().out
+    script.chmod(0o644)
+    end = rnic("run", "--check", script).wait()
+    assert (end.status, "it is there, but is no executable file" in end.err) == (126, True)
     text = tmp_path / "text"
     text.write_text("no program")
     text.chmod(0o755)

@@ -65,7 +65,7 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[str], str]
     """What `rnic run` says of options that it does not take."""
 
     def say(options: str) -> str:
-        assert rnic_command(["run", *shlex.split(options), "true"]) == 1
+        assert rnic_command(["run", *shlex.split(options), "true"]) == 125
         return capsys.readouterr().err
 
     before = dict(os.environ)
@@ -356,16 +356,16 @@ def test_generous_defaults_stay_below_the_limits(programs: Path) -> None:
 # ---------------------------------------------------------------- what is not understood
 
 REFUSED = {
-    "--fault los=1": "there is no fault los: loss",
+    "--fault los=1": "there is no fault los; did you mean loss?",
     "--fault loss=2": "loss is a probability between 0 and 1, not 2",
     "--fault loss": "loss has no value",
-    "--fail creat_cq=ENOMEM": "there is no call creat_cq: create_cq",
-    "--fail create_cq=ENOMEMM": "there is no error ENOMEMM: ENOMEM",
+    "--fail creat_cq=ENOMEM": "there is no call creat_cq; did you mean create_cq, create_srq",
+    "--fail create_cq=ENOMEMM": "there is no error ENOMEMM; did you mean ENOMEM?",
     "--fail create_cq@0=EIO": "0 is not the number of a call",
     "--fail create_cq": "create_cq has no error",
     "--fail reg_mr:2=EIO": "2 is no share of the calls",
     "--fail reg_mr:1%=EIO,sed=3": "behind the error can be seed=N",
-    "--event port_dwn": "there is no event port_dwn: port_down",
+    "--event port_dwn": "there is no event port_dwn; did you mean port_down, port_err?",
     "--event port_down@soon": "soon is no time",
     "--rate 410g": "no port has 410g; there are 400g and 800g",
     "--rate 1000g": "no port has 1000g; the fastest is 800g",
@@ -374,7 +374,12 @@ REFUSED = {
     "--name ../x=lo": "cannot be the name of a device",
     "--name a=lo --name a=lo": "two devices have the name a",
     "--name a=nope0": "no network interface nope0 has an IP address",
-    "--device nope": "there is no device nope; there are:",
+    "--device nope": "there is no device nope; there are: roce_",
+    "--fault ''": "a fault is a name and a value",
+    "--fault delay_s=abc": "--fault: delay_s is a time such as 0.01 or 10ms, not abc",
+    "--fail reg_mr:1=EIO": "write 1% for one of a hundred",
+    "--event mlx5_2:port_down@1s": "--event: there is no device mlx5_2; there are: roce_",
+    "--name mlx5_2=lo --event roce_lo:port_down": "--event: there is no device roce_lo; there are:",
 }
 
 
@@ -387,7 +392,7 @@ def test_what_cannot_be_is_refused(options: str, text: str, refused: Callable[[s
     ("line", "text"),
     [
         ("max_qp = 1000000000", "max_qp is 1000000000; allowed are 1 to"),
-        ("max_pq = 1", "there is no limit max_pq: max_qp"),
+        ("max_pq = 1", "there is no limit max_pq; did you mean max_qp"),
         ('max_qp = "4"', "names and numbers"),
         ("max_qp", "limits.toml:"),
     ],

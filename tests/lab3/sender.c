@@ -8,7 +8,7 @@
  *     rnic lab3 grade ./sender
  *     rnic run ./sender HOST FILE --id ID [--port PORT]
  *
- * (Where rdma-core's headers are not installed: `rnic config --cflags --libs` instead of pkg-config.)
+ * (Where rdma-core's headers are not installed: `rnic config --cflags --libs --rdmacm` instead of pkg-config.)
  *
  * This is what it has to do. Each line is one message, or one RDMA operation:
  *
@@ -35,8 +35,8 @@
  * 2. An RDMA WRITE needs no receive, and does not wake the receiver's program. Only your DONE tells it.
  * 3. A reliable connection executes work in the order of posting. A DONE that is posted after the WRITE arrives after
  *    its bytes. A DONE that is posted before the WRITE announces bytes that are not there yet.
- * 4. Memory that you have posted belongs to the RNIC until the work completes. If you change or release it earlier,
- *    other bytes may be sent, or the work fails.
+ * 4. Do not change or release memory that you have posted until the work completes: the RNIC still uses it. Else other
+ *    bytes may be sent, or the work fails.
  *
  * Fill in each TODO. The comment above a function says what it has to do. The functions of RDMA-CM and of
  * <rdma/rdma_verbs.h> return 0 if they succeed, else -1 with errno; those that make something return NULL then.
@@ -153,8 +153,8 @@ struct ibv_mr *registered(struct rdma_cm_id *id, void *memory, size_t size) {
 
 /* ---------------------------------------------------------------- what is to be written */
 
-/* Marks a gap. */
-_Noreturn void todo(int number) {
+/* Marks a gap. It is called with what is to be used there, so that the compiler does not warn of unused parameters. */
+_Noreturn void todo(int number, ...) {
     fprintf(stderr, "TODO %d is not written yet\n", number);
     exit(EXIT_FAILURE);
 }
@@ -168,7 +168,7 @@ _Noreturn void todo(int number) {
  * max_send_wr and max_recv_wr (4 will do), max_send_sge and max_recv_sge (1). In param, a struct rdma_conn_param, set
  * retry_count and rnr_retry_count to 7. */
 struct rdma_cm_id *connected(struct sockaddr *address) {
-    /* solution 1 */
+    /* solution 1: address */
     struct rdma_cm_id *id;
     struct ibv_qp_init_attr attr = {
         .cap = {.max_send_wr = 64, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1},
@@ -197,7 +197,7 @@ struct rdma_cm_id *connected(struct sockaddr *address) {
  * MESSAGE_BYTES, mr). Only then post the SEND: rdma_post_send(id, NULL, message, size, mr, 0). Wait for both completions:
  * completion(id->send_cq, "SEND") and completion(id->recv_cq, "receive"). Then rdma_dereg_mr() both. */
 void ask(struct rdma_cm_id *id, void *message, size_t size, union answer *answer) {
-    /* solution 2 */
+    /* solution 2: id, message, size, answer */
     struct ibv_mr *out = registered(id, message, size), *into = registered(id, answer, sizeof *answer);
 
 #ifdef NO_RECEIVE
@@ -222,7 +222,7 @@ void ask(struct rdma_cm_id *id, void *message, size_t size, union answer *answer
  * TODO 3: fill in all four fields. Numbers are in network byte order: htobe32(ANNOUNCE) is the first. sha256() fills
  * in the last. */
 struct announce announcement(const uint8_t *data, size_t length) {
-    /* solution 3 */
+    /* solution 3: data, length */
     struct announce announce = {htobe32(ANNOUNCE), htobe32(VERSION), htobe64(length), {0}};
 
 #ifdef HOST_ORDER
@@ -244,7 +244,7 @@ struct announce announcement(const uint8_t *data, size_t length) {
  * TODO 4: register the part (only the peer's memory has to be open to others), rdma_post_write(id, NULL, part, length,
  * mr, 0, addr, rkey), wait for its completion on id->send_cq, then deregister. */
 void write_part(struct rdma_cm_id *id, uint8_t *part, size_t length, uint64_t addr, uint32_t rkey) {
-    /* solution 4 */
+    /* solution 4: id, part, length, addr, rkey */
     struct ibv_mr *mr = registered(id, part, length);
 
 #ifdef BAD_RKEY
@@ -272,7 +272,7 @@ void write_part(struct rdma_cm_id *id, uint8_t *part, size_t length, uint64_t ad
  * is left as it holds, in WRITEs of at most CHUNK_BYTES, and ask() with DONE and the number of bytes in this chunk. Do
  * it once for an empty file. Take rkey, addr and length from each REGION anew, before ask() overwrites it. */
 void transfer(struct rdma_cm_id *id, uint8_t *data, size_t length, union answer *answer) {
-    /* solution 5 */
+    /* solution 5: id, data, length, answer */
     struct announce announce = announcement(data, length);
     size_t sent = 0;
 
@@ -305,7 +305,7 @@ void transfer(struct rdma_cm_id *id, uint8_t *data, size_t length, union answer 
  * TODO 6: end with a clear message (errno = 0, die("...")) if the answer is not VERDICT, or not good. ask() with ID; the
  * answer is KEY. Its text ends where the zeros begin: printf("%.*s") prints at most so many characters. */
 void secret_key(struct rdma_cm_id *id, union answer *answer, const char *who) {
-    /* solution 6 */
+    /* solution 6: id, answer, who */
     struct id message = {htobe32(ID), 0, ""};
 
     errno = 0;
@@ -329,7 +329,7 @@ void secret_key(struct rdma_cm_id *id, union answer *answer, const char *who) {
  *
  * TODO 7: rdma_disconnect(id), rdma_destroy_qp(id), rdma_destroy_id(id). */
 void hang_up(struct rdma_cm_id *id) {
-    /* solution 7 */
+    /* solution 7: id */
 #ifdef NEVER_DISCONNECTS
     (void)id;
     _Exit(0);

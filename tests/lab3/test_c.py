@@ -83,7 +83,7 @@ def test_skeleton_compiles_and_fails_at_its_first_gap(rnic: Start, tmp_path: Pat
     source = tmp_path / "sender.c"
     source.write_text(rnic("lab3", "skeleton", "--c").wait().out)
     assert "cc -std=c11" in source.read_text()
-    (report,) = grade(sender(tmp_path / "sender", source=source), 20, [CASES["empty"]])
+    (report,) = grade(sender(tmp_path / "sender", "-Wextra", "-Werror", source=source), 20, [CASES["empty"]])
     assert report.failed is Step.CONNECT
     assert report.stderr == "TODO 1 is not written yet\n"
 

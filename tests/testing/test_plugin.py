@@ -51,6 +51,20 @@ PROGRAMS = """
                            device=["b", "a"], rate="100g", local="off")
         assert program.wait() == 0
 
+    def test_surroundings(rnic_run, tmp_path):
+        program = rnic_run("sh", "-c", "pwd; cat; echo $N $RNIC_LIMITS $RNIC_LOCAL", cwd=tmp_path,
+                           stdin="given ", env={"N": 1}, limits={"max_qp": 4, "max_cq": 8}, local=False)
+        assert program.wait() == 0
+        assert program.output == f"{tmp_path}\\ngiven 1 max_qp=4,max_cq=8 off\\n"
+        assert "exit code 0" in repr(program) and "given 1" in repr(program)
+
+    def test_not_started(rnic_run):
+        wrong = [rnic_run("true", fail="regmr=EIO"), rnic_run("true", local="maybe"), rnic_run("nope")]
+        for program in wrong:
+            with pytest.raises(RuntimeError, match="was not started"):
+                program.wait()
+        assert rnic_run("sh", "-c", "exit 125").wait() == 125  # the program's own
+
     def test_limits_of_waits(rnic_run):
         program = rnic_run("sh", "-c", "echo begun; exec sleep 1000", timeout=0.01)
         with pytest.raises(TimeoutError, match="runs still"):
@@ -87,7 +101,7 @@ def test_fixtures(pytester: pytest.Pytester) -> None:
 def test_programs(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rnic.testing.pytest.END", 0.1)
     pytester.makepyfile(PROGRAMS)
-    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=5)
+    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=7)
 
 
 @needs_libraries

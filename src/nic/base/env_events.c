@@ -42,7 +42,7 @@ static int parse_event(char *word, struct rnic_env_event *event, struct rnic_err
     }
     char names[NEAR];
     word_near(name, event_name, names);
-    return env_wrong(ENV_EVENTS, err, "there is no event %s: %s", name, names);
+    return env_wrong(ENV_EVENTS, err, "there is no event %s%s", name, names);
 }
 
 /* Keeps those of one time as they were written. */

@@ -47,7 +47,7 @@ static int parse_error(const char *text, int *error, struct rnic_err *err) {
             return 0;
     }
     word_near(text, error_name, near);
-    return env_wrong(ENV_FAIL, err, "there is no error %s: %s", text, near);
+    return env_wrong(ENV_FAIL, err, "there is no error %s%s", text, near);
 }
 
 static int parse_call(char *text, int *call, struct rnic_err *err) {
@@ -62,7 +62,7 @@ static int parse_call(char *text, int *call, struct rnic_err *err) {
             return 0;
     }
     word_near(text, rnic_fail_name, near);
-    return env_wrong(ENV_FAIL, err, "there is no call %s: %s", text, near);
+    return env_wrong(ENV_FAIL, err, "there is no call %s%s", text, near);
 }
 
 /* Which of the calls: what stands behind their name. */
@@ -72,6 +72,8 @@ static int parse_which(char *nth, char *share, struct rnic_fail *rule, struct rn
         return env_wrong(ENV_FAIL, err, "%s is not the number of a call: the first is 1", nth);
     rule->nth = (uint32_t)n;
     rule->ppm = 1000000;
+    if (share && !strcmp(share, "1"))
+        return env_wrong(ENV_FAIL, err, "a share of 1 is all calls: write 1%% for one of a hundred, or nothing for all");
     if (share && !word_share(share, &rule->ppm))
         return env_wrong(ENV_FAIL, err, "%s is no share of the calls: 1%% or 0.01, for example", share);
     return 0;

@@ -10,17 +10,18 @@
 
 static const struct field {
     const char *name;
-    size_t at; /* of a share, in struct rnic_fault; 0: none */
+    size_t at;           /* of a share, in struct rnic_fault; 0: none */
+    const char *allowed; /* in words, of what is no share */
 } fields[] = {
-    {"loss", offsetof(struct rnic_fault, loss)},
-    {"duplicate", offsetof(struct rnic_fault, duplicate)},
-    {"reorder", offsetof(struct rnic_fault, reorder)},
-    {"delay", offsetof(struct rnic_fault, delay)},
-    {"flip", offsetof(struct rnic_fault, flip)},
-    {"mark", offsetof(struct rnic_fault, mark)},
-    {"seed", 0},
-    {"reorder_gap", 0},
-    {"delay_s", 0},
+    {"loss", offsetof(struct rnic_fault, loss), NULL},
+    {"duplicate", offsetof(struct rnic_fault, duplicate), NULL},
+    {"reorder", offsetof(struct rnic_fault, reorder), NULL},
+    {"delay", offsetof(struct rnic_fault, delay), NULL},
+    {"flip", offsetof(struct rnic_fault, flip), NULL},
+    {"mark", offsetof(struct rnic_fault, mark), NULL},
+    {"seed", 0, "a number"},
+    {"reorder_gap", 0, "a number from 1 on"},
+    {"delay_s", 0, "a time such as 0.01 or 10ms"},
 };
 #define FIELDS ((int)(sizeof fields / sizeof *fields))
 
@@ -29,7 +30,7 @@ static const char *field_name(int i) { return i < FIELDS ? fields[i].name : NULL
 static int unknown(const char *name, struct rnic_err *err) {
     char known[NEAR];
     word_near(name, field_name, known);
-    return env_wrong(ENV_FAULT, err, "there is no fault %s: %s", name, known);
+    return env_wrong(ENV_FAULT, err, "there is no fault %s%s", name, known);
 }
 
 static bool set_number(struct rnic_fault *fault, const char *name, const char *value) {
@@ -53,7 +54,9 @@ static int set_field(struct rnic_fault *fault, const char *name, const char *val
         if (strcmp(name, fields[i].name))
             continue;
         if (!fields[i].at)
-            return set_number(fault, name, value) ? 0 : env_wrong(ENV_FAULT, err, "%s is %s", name, value);
+            return set_number(fault, name, value)
+                       ? 0
+                       : env_wrong(ENV_FAULT, err, "%s is %s, not %s", name, fields[i].allowed, value);
         if (!word_share(value, &ppm))
             return env_wrong(ENV_FAULT, err, "%s is a probability between 0 and 1, not %s", name, value);
         memcpy((char *)fault + fields[i].at, &ppm, sizeof ppm);

@@ -125,7 +125,7 @@ static int set_limit(struct rnic_device_attr *attr, const char *name, const char
         return 0;
     }
     word_near(name, limit_name, near);
-    return env_wrong(ENV_LIMITS, err, "there is no limit %s: %s", name, near);
+    return env_wrong(ENV_LIMITS, err, "there is no limit %s%s", name, near);
 }
 
 int env_parse_limits(const char *text, struct rnic_device_attr *attr, struct rnic_err *err) {

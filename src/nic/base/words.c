@@ -123,15 +123,18 @@ void word_near(const char *word, const char *(*name)(int i), char out[NEAR]) {
     bool any = false;
     for (int i = 0; name(i); i++)
         any |= near(word, name(i));
-    size_t n = 0;
-    out[0] = '\0';
+    size_t n = (size_t)snprintf(out, NEAR, "; %s", any ? "did you mean" : "there are");
+    const char *between = " ";
     for (int i = 0; name(i); i++) {
         if (any && !near(word, name(i)))
             continue;
-        if (n + strlen(name(i)) + sizeof ", , ..." > NEAR) { /* room is left for the dots */
-            snprintf(out + n, NEAR - n, ", ...");
-            return;
+        if (n + strlen(name(i)) + sizeof ", , ...?" > NEAR) { /* room is left for the dots */
+            n += (size_t)snprintf(out + n, NEAR - n, ", ...");
+            break;
         }
-        n += (size_t)snprintf(out + n, NEAR - n, "%s%s", n ? ", " : "", name(i));
+        n += (size_t)snprintf(out + n, NEAR - n, "%s%s", between, name(i));
+        between = ", ";
     }
+    if (any)
+        snprintf(out + n, NEAR - n, "?");
 }

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #define WORD 96 /* bytes of a word, with the NUL */
-#define NEAR 96 /* bytes of a list of names */
+#define NEAR 112 /* bytes of a list of names */
 
 /* The next word up to a separator, without the spaces around it.  *at: what is behind the separator; NULL: that was the
  * last one.  false: it is empty, or too long. */
@@ -30,7 +30,8 @@ bool word_share(const char *text, uint32_t *ppm);
 /* 2, 2s, 500ms, 10us, in nanoseconds. */
 bool word_time(const char *text, uint64_t *ns);
 
-/* A list of the names that look like the word, with commas; all of them, if none does.  name(i): NULL past the end. */
+/* The end of a message that there is no such word: "; did you mean", and the names that look like it; if none does, as many
+ * as there is room for.  name(i): NULL past the end. */
 void word_near(const char *word, const char *(*name)(int i), char out[NEAR]);
 
 #endif

@@ -65,9 +65,11 @@ class Later(Command):
         return self.load().make_context(info_name, args, parent, **extra)
 
 
-def command(name: str | None = None) -> Callable[[Callable[..., Any]], Command]:
+def command(
+    name: str | None = None, kind: type[Command] = Command
+) -> Callable[[Callable[..., Any]], Command]:
     """Make a function a command, as click.command does."""
-    return click.command(name, cls=Command)
+    return click.command(name, cls=kind)
 
 
 def group(**more: Any) -> Callable[[Callable[..., Any]], Group]:

@@ -83,7 +83,9 @@ def cli() -> None:
     rnic perf write lat --local     bandwidth, latency and message rate
     rnic rping -s                   RDMA-CM's examples; also ucmatose, udaddy
     rnic demo                       a file by RDMA WRITE between two processes
-    rnic lab3                       the same as an exercise, with a grader
+    rnic run PROGRAM                a program of libibverbs or librdmacm
+    rnic config --cflags --libs     what a C compiler needs
+    rnic lab3                       a file transfer as an exercise, with a grader
     rnic completion bash            also zsh, fish: the Tab key completes
     """
 

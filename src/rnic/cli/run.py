@@ -12,15 +12,16 @@ import resource
 import shlex
 import shutil
 import signal
-from contextlib import suppress
-from errno import ENOENT
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from errno import EACCES, ENOENT
 from pathlib import Path
 from typing import Any
 
 import click
 
 from rnic.cli import environment
-from rnic.cli.command import command
+from rnic.cli.command import Command, command
 from rnic.cli.params import Failure
 from rnic.programs import elf, wishes
 from rnic.programs.surroundings import HEAP, IBVERBS, PRELOAD, libraries, serve, variables
@@ -38,9 +39,43 @@ _PASSED_ON = {
 _WAITED_FOR = _PASSED_ON | {signal.SIGCHLD}
 _OF_TERMINAL = 0x80  # the si_code SI_KERNEL: the terminal sends to all processes in front of it
 _SPOILT = (signal.SIGPIPE, signal.SIGXFSZ)  # which Python ignores, and a program does not expect to be
+_OWN_ERROR = 125  # of `rnic run` itself, as env(1) and timeout(1)
 
 
-@command()
+class _CannotRun(Failure):
+    """What `rnic run` needs cannot be had."""
+
+    exit_code = _OWN_ERROR
+
+
+class _Run(Command):
+    """A command whose own errors have an exit code that few programs have."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        with _own_errors():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _own_errors():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _own_errors() -> Iterator[None]:
+    try:
+        yield
+    except (_NotStarted, BrokenPipeError):
+        raise
+    except click.ClickException as error:
+        error.exit_code = _OWN_ERROR  # type: ignore[misc] - a usage error stays one
+        raise
+    except OSError as error:
+        raise _CannotRun(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from None
+
+
+@command(kind=_Run)
 @click.option(
     "--local",
     type=click.Choice(["on", "off"]),
@@ -54,7 +89,7 @@ _SPOILT = (signal.SIGPIPE, signal.SIGXFSZ)  # which Python ignores, and a progra
     help="Name the device on a network interface, as mlx5_0=eth0; one can have several. Repeatable.",
 )
 @click.option(
-    "--rate", metavar="RATE", help="Let the port tell this rate, as 100g. No device gets faster by it."
+    "--rate", metavar="RATE", help="Let the port report this rate, as 100g. No device gets faster by it."
 )
 @click.option(
     "--limits",
@@ -90,7 +125,10 @@ _SPOILT = (signal.SIGPIPE, signal.SIGXFSZ)  # which Python ignores, and a progra
     "$RNIC_HEAP, on]",
 )
 @click.option(
-    "--env", "env_only", is_flag=True, help="Print the variables for verbs alone, and start nothing."
+    "--env",
+    "env_only",
+    is_flag=True,
+    help="Print the variables that programs with verbs alone need, and start nothing.",
 )
 @click.option("--check", is_flag=True, help="Say whether the program can run so, and do not start it.")
 @click.argument("words", metavar="PROGRAM [ARGS]...", nargs=-1, type=click.UNPROCESSED)
@@ -98,7 +136,8 @@ def run(heap: str, env_only: bool, check: bool, words: tuple[str, ...], **option
     """Start a program that is linked with libibverbs or librdmacm, on rnic's devices.
 
     Nothing has to be installed but the program and its own libraries. The exit code is the program's; 128 and
-    the signal's number, if a signal has ended it.
+    the signal's number, if a signal has ended it; 125 for errors of `rnic run` itself, 126 if the program
+    cannot be started, 127 if it is not there.
 
     \b
     rnic run ibv_devices
@@ -208,10 +247,12 @@ def _reap(child: int) -> int | None:
 def _check(program: str) -> int:
     """Print what a program is linked with; 0 if it can run on rnic's devices."""
     where = shutil.which(program)
+    if where is None and os.sep in program and Path(program).exists():
+        raise _NotStarted(program, PermissionError(EACCES, "it is there, but is no executable file"))
     if where is None:
         raise _NotFound(program, FileNotFoundError(ENOENT, os.strerror(ENOENT)))
     found = elf.check(Path(where), libraries() / IBVERBS, os.environ | variables())
-    click.echo(f"{where}{'' if str(found.path) == where else f': a script for {found.path}'}")
+    click.echo(f"{where}{'' if found.path == Path(where) else f': a script for {found.path}'}")
     for name, file in found.libraries.items():
         click.echo(f"  {name}: {file or 'is not installed'}")
     for text in found.obstacles:

@@ -15,7 +15,7 @@ from typing import Any
 
 from rnic._nic import nic
 from rnic.errors import VerbsError
-from rnic.verbs.device import get_device_list, open_device
+from rnic.verbs.device import Device, get_device_list, open_device
 
 SHARED = {"local": "RNIC_LOCAL", "device": "RNIC_DEVICES", "name": "RNIC_NAMES", "rate": "RNIC_RATE"}
 OWN = {"limits": "RNIC_LIMITS", "fault": "RNIC_FAULT", "fail": "RNIC_FAIL", "event": "RNIC_EVENTS"}
@@ -35,7 +35,7 @@ def accept(options: dict[str, Any]) -> dict[str, str]:
     """
     own = {variable: os.environ.pop(variable, "") for variable in OWN.values()}
     for option, value in options.items():
-        if not value:
+        if value is None or value == ():
             continue
         text = limits(value) if isinstance(value, Path) else _BETWEEN.get(option, "").join(value)
         variable = SHARED.get(option) or OWN[option]
@@ -53,7 +53,8 @@ def _check(option: str, variable: str, text: str) -> None:
     try:
         nic.env_check(variable, text)
     except VerbsError as error:
-        raise WishError(f"{option}{error.strerror}") from None
+        said = _plain(error, variable) if option else str(error.strerror)
+        raise WishError(f"{option}{said}") from None
 
 
 def shared() -> dict[str, str]:
@@ -82,27 +83,51 @@ def limits(file: Path) -> str:
 
 def _look_for(options: dict[str, Any]) -> None:
     """Each device that is named has to be there."""
-    devices = get_device_list()
-    names = [device.name for device in devices]
-    known = ", ".join(names) or "none"
-    for name in (options.get("device") or "").split(","):
-        if name.strip() and name.strip() not in names:
-            raise WishError(f"--device: there is no device {name.strip()}; there are: {known}")
+    everything = _all_devices()
     for name in options.get("name") or ():
         netdev = name.partition("=")[2].strip()
-        if not options.get("device") and netdev not in [device.netdev for device in devices]:
+        if netdev not in [device.netdev for device in everything]:
             raise WishError(f"--name: no network interface {netdev} has an IP address")
+    for name in (options.get("device") or "").split(","):
+        _look_in(everything, "device", name)
+    shown = get_device_list()
+    for event in options.get("event") or ():
+        for one in event.split(","):
+            _look_in(shown, "event", one.partition(":")[0] if ":" in one else "")
+
+
+def _look_in(devices: list[Device], option: str, name: str) -> None:
+    names = [device.name for device in devices]
+    if name.strip() and name.strip() not in names:
+        known = ", ".join(names) or "none"
+        raise WishError(f"--{option}: there is no device {name.strip()}; there are: {known}")
+
+
+def _all_devices() -> list[Device]:
+    """Also those that --device leaves out."""
+    chosen = os.environ.pop(SHARED["device"], None)
+    try:
+        return get_device_list()
+    finally:
+        if chosen is not None:
+            os.environ[SHARED["device"]] = chosen
+
+
+def _plain(error: VerbsError, variable: str) -> str:
+    """What is wrong, without the variable, which the user has not set."""
+    return (error.strerror or str(error)).removeprefix(f"{variable}: ")
 
 
 def _try_limits(text: str) -> None:
     def attempt() -> None:
         open_device(get_device_list()[0]).close()
 
+    variable = OWN["limits"]
     if text and get_device_list():
         try:
-            _with(OWN["limits"], text, attempt)
+            _with(variable, text, attempt)
         except VerbsError as error:
-            raise WishError(f"--limits: {error.strerror}") from None
+            raise WishError(f"--limits: {_plain(error, variable)}") from None
 
 
 def _with(variable: str, text: str, call: Any) -> Any:

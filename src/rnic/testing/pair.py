@@ -74,6 +74,9 @@ class End(_Closes):
             self.qp = stack.enter_context(self.pd.create_qp(init))
             self._stack = stack.pop_all()
 
+    def __repr__(self) -> str:
+        return f"<End {self.ctx!r} {self.qp!r}>"
+
     def memory(self, nbytes: int, access: AccessFlags = ALL_ACCESS) -> MR:
         """Allocate memory and register it; close() of this end frees it."""
         return self._stack.enter_context(self.pd.alloc_mr(nbytes, access))
@@ -139,3 +142,6 @@ class Pair(_Closes):
             self.b = stack.enter_context(End(device, **end_options))
             connect_both(self.a.qp, self.b.qp, options or Options(), options_b)
             self._stack = stack.pop_all()
+
+    def __repr__(self) -> str:
+        return f"<Pair a={self.a!r} b={self.b!r}>"

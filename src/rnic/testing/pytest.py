@@ -21,10 +21,13 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
-from typing import Self
+from typing import Literal, Self
 
 __all__ = ["Program", "Run"]
 
+_NOT_STARTED = (125, 126, 127)  # exit codes of `rnic run` itself, and a program may have them, too
+_ITS_WORDS = re.compile(r"^(rnic: |Usage: .* run )", re.MULTILINE)
+_LAST = 5  # lines of output that repr() shows
 _LIMIT = 60.0  # seconds that a program has, where the test says nothing
 _LOOK = 0.005  # seconds between two looks at its output
 END = 5.0  # seconds to end by itself when it is told to
@@ -33,20 +36,37 @@ END = 5.0  # seconds to end by itself when it is told to
 class Program:
     """A program under `rnic run`: a subprocess.Popen whose waits have a limit, and what it has printed."""
 
-    def __init__(self, command: list[str], environment: Mapping[str, str], limit: float) -> None:
+    def __init__(
+        self,
+        command: list[str],
+        environment: Mapping[str, str],
+        limit: float,
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        stdin: str | bytes = b"",
+    ) -> None:
         self.limit = limit
         """Seconds that a wait takes at most."""
         self._name = shlex.join(command)
         self._file = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed in end()
-        self.popen = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=self._file,
-            stderr=subprocess.STDOUT,
-            env={**environment},
-            start_new_session=True,
-        )
+        with tempfile.TemporaryFile() as given:
+            given.write(stdin.encode() if isinstance(stdin, str) else stdin)
+            given.seek(0)
+            self.popen = subprocess.Popen(
+                command,
+                stdin=given,
+                stdout=self._file,
+                stderr=subprocess.STDOUT,
+                env={**environment},
+                cwd=cwd,
+                start_new_session=True,
+            )
         """The process of `rnic run`, whose exit code is the program's, and to which signals go."""
+
+    def __repr__(self) -> str:
+        code = "running" if self.returncode is None else f"exit code {self.returncode}"
+        last = "\n".join(self.output.splitlines()[-_LAST:])
+        return f"<Program {self._name}: {code}; its last words: {last!r}>"
 
     @property
     def output(self) -> str:
@@ -63,11 +83,17 @@ class Program:
         return self.popen.poll()
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until it has ended, and return its exit code. Raises TimeoutError after the limit."""
+        """Wait until it has ended, and return its exit code.
+
+        Raises TimeoutError after the limit, and RuntimeError if `rnic run` could not start it.
+        """
         try:
-            return self.popen.wait(self.limit if timeout is None else timeout)
+            code = self.popen.wait(self.limit if timeout is None else timeout)
         except subprocess.TimeoutExpired:
             raise TimeoutError(f"{self._name} runs still; it has printed:\n{self.output}") from None
+        if code in _NOT_STARTED and _ITS_WORDS.search(self.output):
+            raise RuntimeError(f"{self._name} was not started:\n{self.output}")
+        return code
 
     def wait_for(self, pattern: str, timeout: float | None = None) -> re.Match[str]:
         """Wait until it has printed what the regular expression finds, and return the match.
@@ -116,29 +142,34 @@ class Run:
     def __call__(
         self,
         *command: object,
-        local: str | None = None,
+        local: Literal["on", "off"] | bool | None = None,
         device: str | Iterable[str] | None = None,
         name: str | Iterable[str] | None = None,
         rate: str | None = None,
-        limits: object = None,
+        limits: str | os.PathLike[str] | Mapping[str, int] | None = None,
         fault: str | Mapping[str, object] | None = None,
         fail: str | Iterable[str] | None = None,
         event: str | Iterable[str] | None = None,
-        env: Mapping[str, str] | None = None,
+        env: Mapping[str, object] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        stdin: str | bytes = b"",
         timeout: float = _LIMIT,
     ) -> Program:
         """Start a program and its arguments; the options are those of `rnic run`.
 
             rnic_run("./client", "127.0.0.1", fault={"loss": 0.01, "seed": 7}, event="port_down@1s")
 
-        `fail`, `event` and `name` are a text, or several. `env` has variables that the program gets beside
-        those of the test. `timeout` is the limit of its waits, in seconds.
+        `fail`, `event` and `name` are a text, or several. `limits` is a TOML file, or a mapping such as
+        {"max_qp": 4}. `env` has variables that the program gets beside those of the test, `stdin` what it
+        reads, and `cwd` is its folder. `timeout` is the limit of its waits, in seconds.
         """
         words: list[str] = []
+        if isinstance(local, bool):
+            local = "on" if local else "off"
         _option(words, "--local", local)
         _option(words, "--device", ",".join(_several(device)) or None)
         _option(words, "--rate", rate)
-        _option(words, "--limits", limits)
+        _option(words, "--limits", self._file_of(limits) if isinstance(limits, Mapping) else limits)
         if isinstance(fault, Mapping):
             fault = ",".join(f"{one}={value}" for one, value in fault.items())
         _option(words, "--fault", fault)
@@ -146,9 +177,18 @@ class Run:
             for value in _several(values):
                 _option(words, option, value)
         words = [sys.executable, "-m", "rnic", "run", *words, "--", *map(str, command)]
-        program = Program(words, {**os.environ, **(env or {})}, timeout)
+        more = {name: str(value) for name, value in (env or {}).items()}
+        program = Program(words, {**os.environ, **more}, timeout, cwd=cwd, stdin=stdin)
         self._stack.callback(program.end)
         return program
+
+    def _file_of(self, limits: Mapping[str, int]) -> str:
+        """A TOML file with them, until the end of the test."""
+        file = tempfile.NamedTemporaryFile("w", suffix=".toml")  # noqa: SIM115 - closed with the stack
+        self._stack.enter_context(file)
+        file.writelines(f"{name} = {value}\n" for name, value in limits.items())
+        file.flush()
+        return file.name
 
 
 def _several(values: str | Iterable[str] | None) -> list[str]:

@@ -63,6 +63,10 @@ class Child:
         around: Surroundings,
     ) -> None:
         self.seconds = seconds
+        self.calls_posting = (
+            "rdma_post_recv() or ibv_post_recv()" if runs_by_itself(script) else "post_recv()"
+        )
+        """What posts its receives."""
         self._abandoned, self._before = around.abandoned, around.abandoned()
         self._deadline = time.monotonic() + seconds
         with ExitStack() as stack:

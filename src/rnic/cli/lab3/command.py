@@ -21,7 +21,7 @@ from rnic.cli.lab3.sender import send_file
 
 PORT = 7471
 FILE = params.RegularFile()
-FOLDER = click.Path(exists=True, file_okay=False, writable=True, path_type=Path)
+FOLDER = click.Path(file_okay=False, writable=True, path_type=Path)
 SECONDS = click.FloatRange(min=0, min_open=True, max=86400)
 
 
@@ -59,7 +59,13 @@ def lab3(ctx: click.Context, wants_skeleton: bool) -> None:
     help="RDMA-CM port; 0: any free one.",
 )
 @click.option("--bind", default="::", show_default=True, help="Address to listen at; :: is IPv4, too.")
-@click.option("--dir", "folder", type=FOLDER, default=".", help="Folder for the files. [default: this one]")
+@click.option(
+    "--dir",
+    "folder",
+    type=FOLDER,
+    default=".",
+    help="Folder for the files, which is made if it is not there. [default: this one]",
+)
 @click.option(
     "--region",
     type=params.size(1 << 30),
@@ -90,6 +96,7 @@ def receiver(
     """
     if not region:
         raise click.BadParameter("a region has 1 byte or more", param_hint="--region")
+    folder.mkdir(parents=True, exist_ok=True)
     key = secret.encode() if secret else secrets.token_bytes(32)
     return serve(bind, port, Settings(folder, region, timeout, key), once, Console(highlight=False))
 
@@ -146,6 +153,10 @@ def grade(script: Path, as_json: bool, timeout: float) -> int:
     rnic lab3 grade sender.py
     rnic lab3 grade ./sender                    a program in C, or in any language
     """
+    if script.suffix == ".c":
+        raise params.Failure(
+            f"{script} is a source: compile it first, as its first lines say, and grade the program"
+        )
     console = Console(highlight=False)
     with nullcontext() if as_json else console.status("grading"):
         reports = list(grading.grade(script, timeout))

@@ -157,8 +157,8 @@ class Judge:
             return
         if not delivered:
             raise _wrong(
-                f"{what} could not be delivered, because no receive was posted: call post_recv() before the "
-                "post_send() of the message that it answers"
+                f"{what} could not be delivered, because no receive was posted: call {child.calls_posting} "
+                "before you post the SEND of the message that it answers"
             )
         child.let_go()
 

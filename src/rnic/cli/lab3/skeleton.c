@@ -8,7 +8,7 @@
  *     rnic lab3 grade ./sender
  *     rnic run ./sender HOST FILE --id ID [--port PORT]
  *
- * (Where rdma-core's headers are not installed: `rnic config --cflags --libs` instead of pkg-config.)
+ * (Where rdma-core's headers are not installed: `rnic config --cflags --libs --rdmacm` instead of pkg-config.)
  *
  * This is what it has to do. Each line is one message, or one RDMA operation:
  *
@@ -35,8 +35,8 @@
  * 2. An RDMA WRITE needs no receive, and does not wake the receiver's program. Only your DONE tells it.
  * 3. A reliable connection executes work in the order of posting. A DONE that is posted after the WRITE arrives after
  *    its bytes. A DONE that is posted before the WRITE announces bytes that are not there yet.
- * 4. Memory that you have posted belongs to the RNIC until the work completes. If you change or release it earlier,
- *    other bytes may be sent, or the work fails.
+ * 4. Do not change or release memory that you have posted until the work completes: the RNIC still uses it. Else other
+ *    bytes may be sent, or the work fails.
  *
  * Fill in each TODO. The comment above a function says what it has to do. The functions of RDMA-CM and of
  * <rdma/rdma_verbs.h> return 0 if they succeed, else -1 with errno; those that make something return NULL then.
@@ -153,8 +153,8 @@ struct ibv_mr *registered(struct rdma_cm_id *id, void *memory, size_t size) {
 
 /* ---------------------------------------------------------------- what is to be written */
 
-/* Marks a gap. */
-_Noreturn void todo(int number) {
+/* Marks a gap. It is called with what is to be used there, so that the compiler does not warn of unused parameters. */
+_Noreturn void todo(int number, ...) {
     fprintf(stderr, "TODO %d is not written yet\n", number);
     exit(EXIT_FAILURE);
 }
@@ -168,7 +168,7 @@ _Noreturn void todo(int number) {
  * max_send_wr and max_recv_wr (4 will do), max_send_sge and max_recv_sge (1). In param, a struct rdma_conn_param, set
  * retry_count and rnr_retry_count to 7. */
 struct rdma_cm_id *connected(struct sockaddr *address) {
-    todo(1);
+    todo(1, address);
 }
 
 /* Sends a message of `size` bytes, waits for the receiver's answer and stores it.
@@ -177,7 +177,7 @@ struct rdma_cm_id *connected(struct sockaddr *address) {
  * MESSAGE_BYTES, mr). Only then post the SEND: rdma_post_send(id, NULL, message, size, mr, 0). Wait for both completions:
  * completion(id->send_cq, "SEND") and completion(id->recv_cq, "receive"). Then rdma_dereg_mr() both. */
 void ask(struct rdma_cm_id *id, void *message, size_t size, union answer *answer) {
-    todo(2);
+    todo(2, id, message, size, answer);
 }
 
 /* The message ANNOUNCE for a file with these bytes.
@@ -185,7 +185,7 @@ void ask(struct rdma_cm_id *id, void *message, size_t size, union answer *answer
  * TODO 3: fill in all four fields. Numbers are in network byte order: htobe32(ANNOUNCE) is the first. sha256() fills
  * in the last. */
 struct announce announcement(const uint8_t *data, size_t length) {
-    todo(3);
+    todo(3, data, length);
 }
 
 /* RDMA WRITE these bytes to `addr` in the receiver's memory.
@@ -193,7 +193,7 @@ struct announce announcement(const uint8_t *data, size_t length) {
  * TODO 4: register the part (only the peer's memory has to be open to others), rdma_post_write(id, NULL, part, length,
  * mr, 0, addr, rkey), wait for its completion on id->send_cq, then deregister. */
 void write_part(struct rdma_cm_id *id, uint8_t *part, size_t length, uint64_t addr, uint32_t rkey) {
-    todo(4);
+    todo(4, id, part, length, addr, rkey);
 }
 
 /* Announces the file, writes it chunk by chunk; stores the receiver's answer to the last DONE.
@@ -202,7 +202,7 @@ void write_part(struct rdma_cm_id *id, uint8_t *part, size_t length, uint64_t ad
  * is left as it holds, in WRITEs of at most CHUNK_BYTES, and ask() with DONE and the number of bytes in this chunk. Do
  * it once for an empty file. Take rkey, addr and length from each REGION anew, before ask() overwrites it. */
 void transfer(struct rdma_cm_id *id, uint8_t *data, size_t length, union answer *answer) {
-    todo(5);
+    todo(5, id, data, length, answer);
 }
 
 /* Looks at the verdict in `answer`, says who you are, and prints "secret key: " and the key that the receiver gives.
@@ -210,14 +210,14 @@ void transfer(struct rdma_cm_id *id, uint8_t *data, size_t length, union answer 
  * TODO 6: end with a clear message (errno = 0, die("...")) if the answer is not VERDICT, or not good. ask() with ID; the
  * answer is KEY. Its text ends where the zeros begin: printf("%.*s") prints at most so many characters. */
 void secret_key(struct rdma_cm_id *id, union answer *answer, const char *who) {
-    todo(6);
+    todo(6, id, answer, who);
 }
 
 /* Tells the receiver that this is the end, and gives all back.
  *
  * TODO 7: rdma_disconnect(id), rdma_destroy_qp(id), rdma_destroy_id(id). */
 void hang_up(struct rdma_cm_id *id) {
-    todo(7);
+    todo(7, id);
 }
 
 /* ---------------------------------------------------------------- what is given, too */
