@@ -27,13 +27,13 @@
 #define HEAP_ALIGNED (1u << 20) /* the largest alignment: whoever wants more wants huge pages, which the file has not */
 
 struct heap {
-    bool watches_forks; /* else there is no heap; written when the library is loaded */
+    bool watches_forks;                                 /* else there is no heap; written when the library is loaded */
     enum { HEAP_UNUSED, HEAP_USABLE, HEAP_OVER } state; /* under the lock, as all that follows */
-    int fd;               /* the file; -1: there is none, and what is mapped is this process' alone */
-    uint64_t inode;       /* of the file: programs close descriptors that are not theirs */
-    size_t page;          /* bytes */
-    size_t mapped;        /* bytes from the base on */
-    bool forking;         /* what is handed out now, the child would not have */
+    int fd;         /* the file; -1: there is none, and what is mapped is this process' alone */
+    uint64_t inode; /* of the file: programs close descriptors that are not theirs */
+    size_t page;    /* bytes */
+    size_t mapped;  /* bytes from the base on */
+    bool forking;   /* what is handed out now, the child would not have */
 };
 extern struct heap heap;
 

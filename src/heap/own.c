@@ -72,7 +72,8 @@ static bool put(const struct place *p, size_t from, size_t to, int protection) {
 }
 
 static int protection_of(const char *rights) {
-    return (rights[0] == 'r' ? PROT_READ : 0) | (rights[1] == 'w' ? PROT_WRITE : 0) | (rights[2] == 'x' ? PROT_EXEC : 0);
+    return (rights[0] == 'r' ? PROT_READ : 0) | (rights[1] == 'w' ? PROT_WRITE : 0) |
+           (rights[2] == 'x' ? PROT_EXEC : 0);
 }
 
 /* A line of /proc/self/maps: "from-to rights offset device inode name", addresses in hexadecimal. */

@@ -35,7 +35,6 @@ EXPORT void makecontext(ucontext_t *context, void (*function)(void), int count, 
         a[i] = va_arg(list, long);
     va_end(list);
     heap_leave_file(context->uc_stack.ss_sp);
-    NEXT(makecontext)
-    (context, function, count, a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12], a[13], a[14],
-     a[15]);
+    NEXT(makecontext)(context, function, count, a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10],
+                      a[11], a[12], a[13], a[14], a[15]);
 }

@@ -274,16 +274,16 @@ static inline bool refused_for_events(struct context *c) {
  * event, so the device refuses until then, and is asked again after `settle`, which waits or acknowledges. */
 #define TAKE_AWAY(context, verb, nic_, err, settle)                                                                       \
     ({                                                                                                                 \
-        int answer_ = FAILS(verb);                                                                                     \
-        for (bool ask_ = !answer_; ask_;) {                                                                            \
+        int verdict_ = FAILS(verb);                                                                                     \
+        for (bool ask_ = !verdict_; ask_;) {                                                                            \
             taking_begin(context); \
-            answer_ = JUST_CALL(context_of(context)->ops, verb, nic_, err); \
-            ask_ = answer_ == -EBUSY && refused_for_events(context_of(context)); \
+            verdict_ = JUST_CALL(context_of(context)->ops, verb, nic_, err); \
+            ask_ = verdict_ == -EBUSY && refused_for_events(context_of(context)); \
             taking_end(context); \
             if (ask_)                                                                                                  \
                 settle;                                                                                                \
         }                                                                                                              \
-        answer_;                                                                                                       \
+        verdict_;                                                                                                       \
     })
 
 /* events.c: what an event is of. */

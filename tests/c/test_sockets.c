@@ -405,7 +405,7 @@ static int listen_for_packets(void) {
     int fd = packet_open(&err);
     if (fd < 0)
         return fd;
-    int rc = packet_listen(fd, LO, &err);
+    int rc = packet_listen(fd, LO, true, &err);
     CHECK(rc == 0 || strstr(err.text, "cannot receive frames"));
     close(fd);
     return rc;
@@ -646,10 +646,9 @@ static void frames_go_out_and_come_in(void) {
     CHECK(fd >= 0 && fcntl(fd, F_GETFD) == FD_CLOEXEC && (fcntl(fd, F_GETFL) & O_NONBLOCK));
     CHECK_EQ(packet_send(fd, LO, frame, sizeof frame), 0);
     CHECK_EQ(packet_receive(fd, buffer, sizeof buffer, &at_, &partial), -EAGAIN); /* it only sends */
-    CHECK_EQ(packet_listen(fd, LO, &err), 0);
+    CHECK_EQ(packet_listen(fd, LO, true, &err), 0);
     CHECK(value_of(fd, SOL_SOCKET, SO_RCVBUF) >= granted(4 << 20));
     CHECK_EQ(value_of(fd, SOL_PACKET, PACKET_AUXDATA), 1);
-    CHECK_EQ(value_of(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING), 1);
     CHECK_EQ(packet_send(fd, LO, frame, sizeof frame), 0);
     struct pollfd wait = {fd, POLLIN, 0};
     CHECK_EQ(poll(&wait, 1, 10000), 1);
@@ -660,7 +659,7 @@ static void frames_go_out_and_come_in(void) {
     buffer[40] = 0xEE;
     CHECK_EQ(packet_receive(fd, buffer, 40, &at_, &partial), sizeof frame); /* cut off */
     CHECK_EQ(buffer[40], 0xEE);
-    CHECK(packet_send(fd, 99, frame, sizeof frame) < 0 && packet_listen(fd, 99, &err) < 0);
+    CHECK(packet_send(fd, 99, frame, sizeof frame) < 0 && packet_listen(fd, 99, false, &err) < 0);
     CHECK(strstr(err.text, "cannot receive frames") != NULL);
     close(fd);
 }

@@ -52,9 +52,7 @@ def test_empty_word_is_no_program(rnic: Start) -> None:
     assert (end.status, "name a program" in end.err) == (2, True)
 
 
-def test_folder_has_an_absolute_path(
-    rnic: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_has_an_absolute_path(rnic: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_RUNTIME_DIR", ".")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -86,7 +84,10 @@ def test_signals_reach_the_program(rnic: Start, runtime: Path, number: signal.Si
 
 def test_process_1_of_a_container_reaps_orphans(runtime: Path) -> None:
     box = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
-    if not shutil.which(box[0]) or subprocess.run([*box, "true"], capture_output=True, check=False).returncode:
+    if (
+        not shutil.which(box[0])
+        or subprocess.run([*box, "true"], capture_output=True, check=False).returncode
+    ):
         pytest.skip("needs unshare of util-linux, and the right to make a namespace of processes")
     orphans = "for i in 1 2 3; do (true & echo) >/dev/null; done; until ! grep -qs ') Z 1 ' /proc/[0-9]*/stat"
     done = subprocess.run(

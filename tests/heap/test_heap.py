@@ -29,7 +29,22 @@ STRICT = (
     "-fno-builtin",
     "-pthread",
 )
-SIDES = """places sizes room threads forks closed protections handlers stacks forgotten given wrong descriptor unused""".split()
+SIDES = [
+    "places",
+    "sizes",
+    "room",
+    "threads",
+    "forks",
+    "closed",
+    "protections",
+    "handlers",
+    "stacks",
+    "forgotten",
+    "given",
+    "wrong",
+    "descriptor",
+    "unused",
+]
 SIDES += ["limited later", "no copy", "limited file", "limited space"]
 WAYS = {
     "mapped": ("on", True, "heap"),

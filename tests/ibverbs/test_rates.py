@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+
 from ibverbs.programs import LIBRARY
 
 

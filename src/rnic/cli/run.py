@@ -69,7 +69,7 @@ def _own_errors() -> Iterator[None]:
     except (_NotStarted, BrokenPipeError):
         raise
     except click.ClickException as error:
-        error.exit_code = _OWN_ERROR  # type: ignore[misc] - a usage error stays one
+        error.exit_code = _OWN_ERROR  # type: ignore[misc]
         raise
     except OSError as error:
         raise _CannotRun(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from None
