@@ -170,7 +170,9 @@ static int take(struct channel *channel, struct cq **cq, struct rnic_err *err) {
 EXPORT int ibv_get_cq_event(struct ibv_comp_channel *pub, struct ibv_cq **out, void **cq_context) {
     struct cq *cq = NULL;
     struct rnic_err err = {0};
-    int rc;
+    int rc = FAILS(get_cq_event);
+    if (failed("get_cq_event", rc, NULL))
+        return -1;
     while ((rc = take((struct channel *)pub, &cq, &err)) == -EAGAIN) {
         int why = device_gone(context_of(pub->context)) ? EIO : shown_wait(pub->fd);
         if (why) {

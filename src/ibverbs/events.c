@@ -85,7 +85,9 @@ static int take(struct ibv_context *context, struct ibv_async_event *event, stru
 
 EXPORT int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event) {
     struct rnic_err err = {0};
-    int rc;
+    int rc = FAILS(get_async_event);
+    if (failed("get_async_event", rc, NULL))
+        return -1;
     while ((rc = take(context, event, &err)) == -EAGAIN) {
         int why = device_gone(context_of(context)) ? EIO : shown_wait(context->async_fd);
         if (why) {

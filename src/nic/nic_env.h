@@ -101,8 +101,8 @@ int rnic_env_events(struct rnic_env_event events[RNIC_ENV_EVENTS], struct rnic_e
     X(destroy_qp) X(modify_qp_rate_limit) X(set_ece) X(query_ece) X(post_send) X(post_recv) X(create_ah)               \
     X(destroy_ah) X(attach_mcast) X(detach_mcast) X(create_wq) X(modify_wq) X(destroy_wq) X(create_rwq_ind_table)      \
     X(destroy_rwq_ind_table) X(create_flow) X(destroy_flow) X(create_counters) X(destroy_counters)                     \
-    X(attach_counters_point_flow) X(read_counters) X(query_comp_cntr_caps) X(create_comp_cntr)                         \
-    X(destroy_comp_cntr) X(set_comp_cntr) X(inc_comp_cntr) X(read_comp_cntr) X(qp_attach_comp_cntr)
+    X(get_cq_event) X(get_async_event) X(attach_counters_point_flow) X(read_counters) X(query_comp_cntr_caps)          \
+    X(create_comp_cntr) X(destroy_comp_cntr) X(set_comp_cntr) X(inc_comp_cntr) X(read_comp_cntr) X(qp_attach_comp_cntr)
 #define RNIC_FAIL_CM(X)                                                                                                \
     X(rdma_create_id) X(rdma_bind_addr) X(rdma_resolve_addr) X(rdma_resolve_route) X(rdma_listen) X(rdma_connect)      \
     X(rdma_accept) X(rdma_reject) X(rdma_disconnect) X(rdma_init_qp_attr) X(rdma_set_option) X(rdma_join_multicast)    \

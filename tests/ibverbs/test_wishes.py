@@ -137,6 +137,7 @@ FAILURES = {
     "poll_cq=EIO": "ibv_poll_cq: Input/output error",
     "reg_mr:100%=EAGAIN,seed=3": "ibv_reg_mr: Resource temporarily unavailable",
     "req_notify_cq@2=5": "ibv_req_notify_cq: Input/output error",
+    "get_cq_event@1=EIO": "ibv_get_cq_event: Input/output error",
     "query_gid=ENODATA": "ibv_query_gid: No data available",
     "destroy_qp@2=EBUSY": "ibv_destroy_qp: Device or resource busy",
     "dealloc_pd=EBUSY": "ibv_dealloc_pd: Device or resource busy",
@@ -147,6 +148,11 @@ FAILURES = {
 def test_a_call_fails(rule: str, text: str, programs: Path) -> None:
     """By the variable, as `rnic run` gives it."""
     assert alone(programs / "pingpong", "roce_lo", status=1, RNIC_FAIL=rule) == f"{text}\n"
+
+
+def test_waiting_for_an_event_fails(programs: Path) -> None:
+    text = alone(programs / "events", status=1, RNIC_FAIL="get_async_event=EINTR")
+    assert text == "ibv_get_async_event: Interrupted system call\n"
 
 
 def test_failures_reach_a_program_under_the_command(programs: Path) -> None:
