@@ -232,9 +232,9 @@ int refused(const char *verb, int rc, const char *why);
 #define QUIETLY(call)                                                                                                  \
     ({                                                                                                                 \
         int *errno_at_ = &errno, errno_was_ = *errno_at_;                                                              \
-        __typeof__(call) answer_ = (call);                                                                             \
+        __typeof__(call) returned_ = (call);                                                                           \
         *errno_at_ = errno_was_;                                                                                       \
-        answer_;                                                                                                       \
+        returned_;                                                                                                     \
     })
 /* The same for what a program has called: it may be that this call is to fail. */
 #define CALL(ops, verb, ...) (FAILS(verb) ?: JUST_CALL(ops, verb, __VA_ARGS__))
