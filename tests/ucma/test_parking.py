@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from rnic.rdmacm import EventType
-from rnic.ucma import layouts
+from rnic.ucma import layouts, parking
 from rnic.ucma.layouts import SOCKADDR_IN, Cmd
 from rnic.wire import RejReason
 from ucma.client import Device, event_kind, listening, param, resolved, sockaddr
@@ -29,7 +31,10 @@ def called(device: Device, port: int) -> tuple[int, int]:
     return event["event"], event["status"]
 
 
-def test_port_of_a_destroyed_listener_refuses_if_it_is_only_bound(device: Device) -> None:
+def test_port_of_a_destroyed_listener_refuses_if_it_is_only_bound(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parking, "TAKEN_NS", 10**8)
     listener, port = listening(device)
     device.destroy_id(listener)
     one = device.create_id()

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from rnic.errors import VerbsError
+from rnic.rdmacm import PortSpace
 from rnic.ucma.layouts import Cmd
 from rnic.ucma.sockaddrs import AF_IB, family_of
-from rnic.wire import PortSpace
 
 # What a call of librdmacm writes first.
 _CALLS = {
