@@ -15,7 +15,7 @@ EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *aske
     struct channel *channel = calloc(1, sizeof *channel);
     struct rnic_err err = {0};
     int rc = channel ? CALL(c->ops, create_comp_channel, c->nic, &channel->nic, &err) : -ENOMEM;
-    int fd = rc ? -1 : shown_descriptor(channel->nic->fd);
+    int fd = rc ? -1 : shown_descriptor(c->nic, channel->nic->fd);
     if (!rc && fd < 0) {
         rc = -errno;
         c->ops->destroy_comp_channel(channel->nic, NULL);

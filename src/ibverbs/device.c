@@ -141,10 +141,14 @@ EXPORT __be64 ibv_get_device_guid(struct ibv_device *device) { return to_be64(((
 /* ---------------------------------------------------------------- descriptors that programs see */
 
 /* The device's own are never blocking.  A program may want either, and says so by fcntl() on what it is shown. */
-int shown_descriptor(int fd) {
-    int shown = epoll_create1(EPOLL_CLOEXEC);
+static int add(int shown, int fd) {
     struct epoll_event event = {.events = EPOLLIN};
-    if (shown < 0 || epoll_ctl(shown, EPOLL_CTL_ADD, fd, &event) == 0)
+    return epoll_ctl(shown, EPOLL_CTL_ADD, fd, &event);
+}
+
+int shown_descriptor(struct rnic_context *nic, int fd) {
+    int shown = epoll_create1(EPOLL_CLOEXEC);
+    if (shown < 0 || (!add(shown, fd) && (!nic->ops->failed_fd || !add(shown, nic->ops->failed_fd(nic)))))
         return shown;
     int why = errno;
     close(shown);
@@ -186,7 +190,7 @@ static void fill(struct context *c, struct ibv_device *device) {
 
 static struct ibv_context *show(struct rnic_context *nic, struct ibv_device *device) {
     struct context *c = calloc(1, sizeof *c);
-    int fd = c ? shown_descriptor(nic->async_fd) : -1;
+    int fd = c ? shown_descriptor(nic, nic->async_fd) : -1;
     if (fd < 0) {
         int why = c ? errno : ENOMEM;
         free(c);

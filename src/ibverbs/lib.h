@@ -293,8 +293,9 @@ enum subject event_subject(int event_type);
 /* compat.c: the context behind that of a program of before 1.1, or the context itself. */
 struct ibv_context *compat_context(struct ibv_context *context);
 
-/* A descriptor that is readable when fd is, and blocking or not as the program sets it: -1 and errno. */
-int shown_descriptor(int fd);
+/* A descriptor that is readable when fd is or the device has failed, and blocking or not as the program sets it: -1 and
+ * errno. */
+int shown_descriptor(struct rnic_context *nic, int fd);
 /* Waits as a read of that descriptor would: 0, or an errno (EAGAIN: it does not block). */
 int shown_wait(int fd);
 

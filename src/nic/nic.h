@@ -641,6 +641,8 @@ struct rnic_ops {
     /* After a call that destroys has answered -EBUSY, and no other has come since: because of so many events that are not
      * acknowledged, and nothing else; 0: something uses the object. */
     uint32_t (*unacknowledged)(struct rnic_context *ctx);
+    /* A descriptor of the context that becomes readable when the device fails, and stays so. */
+    int (*failed_fd)(struct rnic_context *ctx);
 };
 
 /* A row of a provider's extensions: nic_ext.h. */

@@ -44,6 +44,7 @@ void device_fail(struct dev *dev) {
     if (dev->nic.raw)
         qpn_each(&dev->host, end_work_queues);
     net_fail(&dev->net);
+    event_end(&dev->nic.events);
 }
 
 static void gone(void *owner) { device_fail(owner); }

@@ -15,7 +15,8 @@ static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER; /* of the two: */
 static int keeping_out;                                   /* threads that fork waits for */
-static int forking; /* threads that wait for them, or fork: nobody keeps out anew */
+static int forking;      /* threads that wait for them, or fork: nobody keeps out anew */
+static int cancel_state; /* before, of the thread that forks, which is not cancelled while it has the locks */
 
 static void install(void);
 
@@ -39,10 +40,13 @@ void fork_let_in(void) {
  * descriptor that its memory does not know.  So who has a device's lock stands still meanwhile, and who opens or closes a
  * device is done. */
 static void before(void) {
+    int state;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
     pthread_mutex_lock(&devices_lock);
     forking++;
     while (keeping_out)
         pthread_cond_wait(&changed, &devices_lock);
+    cancel_state = state;
     for (struct dev *dev = devices; dev; dev = dev->next)
         dev_lock(dev);
 }
@@ -51,8 +55,10 @@ static void in_parent(void) {
     for (struct dev *dev = devices; dev; dev = dev->next)
         dev_unlock(dev);
     forking--;
+    int state = cancel_state;
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&devices_lock);
+    pthread_setcancelstate(state, NULL);
 }
 
 static void abandon(struct dev *dev) {
@@ -64,6 +70,7 @@ static void abandon(struct dev *dev) {
     for (struct channel *ch = dev->objects.channel_list; ch; ch = ch->next)
         close(ch->pub.fd);
     close(dev->nic.events.fd);
+    close(dev->nic.events.end_fd);
     store_abandon(&dev->store);
     if (dev->peer.fd >= 0)
         close(dev->peer.fd);
@@ -78,6 +85,7 @@ static void in_child(void) {
     pthread_mutex_init(&devices_lock, NULL);
     pthread_cond_init(&changed, NULL);
     lock_forget_all();
+    pthread_setcancelstate(cancel_state, NULL);
 }
 
 static void install(void) { pthread_atfork(before, in_parent, in_child); }

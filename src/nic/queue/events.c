@@ -13,8 +13,11 @@ int event_queue_init(struct event_queue *q) {
     if (!q->ring)
         return -ENOMEM;
     q->fd = semaphore_open();
-    if (q->fd < 0) {
+    q->end_fd = q->fd < 0 ? -1 : semaphore_open();
+    if (q->end_fd < 0) {
         int rc = -errno;
+        if (q->fd >= 0)
+            close(q->fd);
         free(q->ring);
         q->ring = NULL; /* there is no queue to free */
         return rc;
@@ -25,6 +28,7 @@ int event_queue_init(struct event_queue *q) {
 
 void event_queue_free(struct event_queue *q) {
     close(q->fd);
+    close(q->end_fd);
     free(q->ring);
     free(q->unacked);
     pthread_mutex_destroy(&q->lock);
@@ -39,6 +43,8 @@ void event_push(struct event_queue *q, const struct rnic_async_event *event) {
     if (room)
         semaphore_raise(q->fd);
 }
+
+void event_end(struct event_queue *q) { semaphore_raise(q->end_fd); }
 
 /* ---------------------------------------------------------------- acknowledgement */
 

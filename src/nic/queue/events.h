@@ -10,7 +10,8 @@
 #include "nic.h"
 
 struct event_queue {
-    int fd; /* eventfd semaphore, one count an event */
+    int fd;     /* eventfd semaphore, one count an event */
+    int end_fd; /* readable when the last event has come */
     pthread_mutex_t lock;
     struct rnic_async_event *ring;
     uint32_t head, tail, mask;
@@ -24,6 +25,7 @@ struct event_queue {
 int event_queue_init(struct event_queue *q);
 void event_queue_free(struct event_queue *q);
 void event_push(struct event_queue *q, const struct rnic_async_event *event);
+void event_end(struct event_queue *q);
 bool event_take(struct event_queue *q, struct rnic_async_event *event);
 /* Those of ports and of the device, whose context is NULL, hold nothing and need no acknowledgement. 0, -EINVAL */
 int event_ack(struct event_queue *q, const void *context);

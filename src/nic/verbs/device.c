@@ -211,6 +211,8 @@ static int soft_ack_async_event(struct rnic_context *ctx, const struct rnic_asyn
     return event_ack(&dev->nic.events, event->context) ? fail(err, -EINVAL, "the event is acknowledged already") : 0;
 }
 
+static int soft_failed_fd(struct rnic_context *ctx) { return dev_of(ctx)->nic.events.end_fd; }
+
 /* The number is of the last refusal, which the next one that has another reason does not know of. */
 static uint32_t soft_unacknowledged(struct rnic_context *ctx) {
     return atomic_exchange(&dev_of(ctx)->unacknowledged, 0);
@@ -309,6 +311,7 @@ const struct rnic_ops soft_ops = {
     .get_async_event = soft_get_async_event,
     .ack_async_event = soft_ack_async_event,
     .unacknowledged = soft_unacknowledged,
+    .failed_fd = soft_failed_fd,
 };
 
 /* ---------------------------------------------------------------- what libibverbs does not have */
