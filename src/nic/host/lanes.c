@@ -105,6 +105,7 @@ struct lane *lanes_ask(struct host *host, uint32_t slot, uint64_t now) {
     struct lane *l;
     if (now < host->here.ask_again[slot])
         return NULL;
+    run_uncancelled(host->run);
     lanes_self(host, &self);
     if (lane_ask(&l, slot, &self, &host->here.shared, now)) {
         host->here.ask_again[slot] = now + AGAIN_NS;

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/fail.h"
@@ -62,7 +63,7 @@ void engine_rearm(struct run *run) { arm_sources(run, !atomic_load(&run->disarme
 
 void engine_wake(struct run *run) {
     uint64_t one = 1;
-    if (write(run->wake_fd, &one, sizeof one) < 0) /* the counter is full: it is awake */
+    if (syscall(SYS_write, run->wake_fd, &one, sizeof one) < 0) /* the counter is full: it is awake */
         return;
 }
 

@@ -70,11 +70,28 @@ void run_abandon(struct run *run) {
 
 /* For a verb: whoever works meanwhile makes way, see run_trylock() and engine.c. */
 void run_lock(struct run *run) {
-    if (pthread_mutex_trylock(&run->lock) == 0)
+    if (pthread_mutex_trylock(&run->lock)) {
+        atomic_fetch_add(&run->waiting, 1);
+        pthread_mutex_lock(&run->lock);
+        atomic_fetch_sub(&run->waiting, 1);
+    }
+    run_uncancelled(run);
+}
+
+void run_uncancelled(struct run *run) {
+    if (run->uncancelled)
         return;
-    atomic_fetch_add(&run->waiting, 1);
-    pthread_mutex_lock(&run->lock);
-    atomic_fetch_sub(&run->waiting, 1);
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &run->cancel_state);
+    run->uncancelled = true;
+}
+
+static void unlock(struct run *run) {
+    bool was = run->uncancelled;
+    int state = run->cancel_state;
+    run->uncancelled = false;
+    pthread_mutex_unlock(&run->lock);
+    if (was)
+        pthread_setcancelstate(state, NULL);
 }
 
 /* Nothing after it is read before the lock is free.  A processor of this kind gives it away by an instruction that is a
@@ -93,7 +110,7 @@ bool run_trylock(struct run *run) { return !atomic_load(&run->waiting) && pthrea
 
 void run_unlock(struct run *run) {
     for (;;) {
-        pthread_mutex_unlock(&run->lock);
+        unlock(run);
         barrier_after_unlock(); /* a bell rung before a failed try-lock is seen here */
         if (!atomic_load(&run->bells) || !run_trylock(run))
             return;
@@ -103,7 +120,10 @@ void run_unlock(struct run *run) {
 
 void run_let_others(struct run *run) {
     const struct timespec pause = {.tv_nsec = 50000};
+    int state;
     run_unlock(run);
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state); /* whoever calls has not finished */
     nanosleep(&pause, NULL);
+    pthread_setcancelstate(state, NULL);
     run_lock(run);
 }

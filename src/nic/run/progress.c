@@ -91,8 +91,10 @@ static void poll_memory(struct run *run) {
     run->more = false;
     bool news = false;
     EACH_SOURCE(run, s, wants) {
-        if (s->is->wants(s->owner))
-            news |= s->is->receive(s->owner, now, false);
+        if (!s->is->wants(s->owner))
+            continue;
+        run_uncancelled(run);
+        news |= s->is->receive(s->owner, now, false);
     }
     judge_unread(run, now);
     if (run->held) /* an ACK, whose time may have come */
@@ -118,6 +120,7 @@ static bool lock_to_poll(struct run *run) {
         return false;
     if (!locked)
         run_lock(run);
+    run_uncancelled(run);
     atomic_store_explicit(&run->refused, 0, memory_order_relaxed);
     return true;
 }

@@ -77,6 +77,8 @@ struct run {
     void *decider;
 
     pthread_mutex_t lock;
+    bool uncancelled; /* pthread_cancel() is off for the thread that has the lock; its state before: */
+    int cancel_state;
     _Atomic int waiting;      /* threads that wait for the lock for a verb; whoever makes progress makes way */
     _Atomic uint32_t refused; /* polls since the last one that got the lock */
     uint64_t now;             /* of the pass */
@@ -116,6 +118,9 @@ bool run_trylock(struct run *run); /* false, too, while a thread waits for it */
 void run_unlock(struct run *run);
 void run_let_others(struct run *run); /* have the lock for a moment */
 void run_abandon(struct run *run);    /* in a forked child */
+/* Until it unlocks, the thread is not cancelled, or nobody would have the lock again.  run_lock() does so; whoever has it by
+ * run_trylock() does so before what may call a function of libc that is a point of cancellation. */
+void run_uncancelled(struct run *run);
 
 /* sched.c. deliver: a packet of n bytes is for that queue pair, which takes it in if its state allows */
 void sched_deliver(struct run *run, struct qp *qp, const struct packet *pkt, uint32_t n, uint64_t now);
