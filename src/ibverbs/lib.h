@@ -232,9 +232,9 @@ int refused(const char *verb, int rc, const char *why);
 #define QUIETLY(call)                                                                                                  \
     ({                                                                                                                 \
         int *errno_at_ = &errno, errno_was_ = *errno_at_;                                                              \
-        __typeof__(call) returned_ = (call);                                                                           \
+        __typeof__(call) answer_ = (call);                                                                             \
         *errno_at_ = errno_was_;                                                                                       \
-        returned_;                                                                                                     \
+        answer_;                                                                                                       \
     })
 /* The same for what a program has called: it may be that this call is to fail. */
 #define CALL(ops, verb, ...) (FAILS(verb) ?: JUST_CALL(ops, verb, __VA_ARGS__))
@@ -274,16 +274,16 @@ static inline bool refused_for_events(struct context *c) {
  * event, so the device refuses until then, and is asked again after `settle`, which waits or acknowledges. */
 #define TAKE_AWAY(context, verb, nic_, err, settle)                                                                       \
     ({                                                                                                                 \
-        int verdict_ = FAILS(verb);                                                                                     \
-        for (bool ask_ = !verdict_; ask_;) {                                                                            \
+        int result_ = FAILS(verb);                                                                                     \
+        for (bool ask_ = !result_; ask_;) {                                                                            \
             taking_begin(context); \
-            verdict_ = JUST_CALL(context_of(context)->ops, verb, nic_, err); \
-            ask_ = verdict_ == -EBUSY && refused_for_events(context_of(context)); \
+            result_ = JUST_CALL(context_of(context)->ops, verb, nic_, err); \
+            ask_ = result_ == -EBUSY && refused_for_events(context_of(context)); \
             taking_end(context); \
             if (ask_)                                                                                                  \
                 settle;                                                                                                \
         }                                                                                                              \
-        verdict_;                                                                                                       \
+        result_;                                                                                                       \
     })
 
 /* events.c: what an event is of. */
