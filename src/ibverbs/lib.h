@@ -272,14 +272,14 @@ static inline bool refused_for_events(struct context *c) {
 }
 /* Destroys an object that may have events, and is the device's answer. Programs use an object until they acknowledge its
  * event, so the device refuses until then, and is asked again after `settle`, which waits or acknowledges. */
-#define TAKE_AWAY(context, verb, nic_, err, settle)                                                                       \
+#define TAKE_AWAY(context, verb, nic_, err, settle)                                                                    \
     ({                                                                                                                 \
         int result_ = FAILS(verb);                                                                                     \
         for (bool ask_ = !result_; ask_;) {                                                                            \
-            taking_begin(context); \
-            result_ = JUST_CALL(context_of(context)->ops, verb, nic_, err); \
-            ask_ = result_ == -EBUSY && refused_for_events(context_of(context)); \
-            taking_end(context); \
+            taking_begin(context);                                                                                     \
+            result_ = JUST_CALL(context_of(context)->ops, verb, nic_, err);                                            \
+            ask_ = result_ == -EBUSY && refused_for_events(context_of(context));                                       \
+            taking_end(context);                                                                                       \
             if (ask_)                                                                                                  \
                 settle;                                                                                                \
         }                                                                                                              \
