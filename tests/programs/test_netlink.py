@@ -94,8 +94,10 @@ def test_nonsense_is_refused(request_bytes: str, errno: int, call: str, folder: 
 
 
 STRANGER = """
-import errno, os, socket
-with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 20) as s, socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 2) as t:
+import socket
+def opened(protocol):
+    return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol)
+with opened(20) as s, opened(2) as t:
     s.bind((0, 0))
     t.bind((0, 0))
     try:

@@ -504,7 +504,7 @@ def test_no_descriptor_for_the_domain_of_a_file(sides: tuple[Side, Side], tmp_pa
     a, _ = sides
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with (tmp_path / "domain").open("w") as file:
-        with open(os.devnull) as free:
+        with Path(os.devnull).open() as free:
             number = free.fileno()
         resource.setrlimit(resource.RLIMIT_NOFILE, (number, limits[1]))
         try:
