@@ -31,25 +31,25 @@ int __openat64_2(int dirfd, const char *path, int flags);
 
 #define OPEN(name)                                                                                                     \
     EXPORT int name(const char *path, int flags, ...) {                                                                \
-        char room[PATH_MAX];                                                                                           \
+        char room[room_for(path)];                                                                                     \
         mode_t mode = MODE_OF(flags);                                                                                  \
-        return is_ucma_path(path) ? ucma_open(flags) : NEXT(name)(redirected(path, room), flags, mode);                \
+        return is_ucma_path(path) ? ucma_open(flags) : NEXT(name)(redirected(path, room, sizeof room), flags, mode);                \
     }
 #define OPENAT(name)                                                                                                   \
     EXPORT int name(int dirfd, const char *path, int flags, ...) {                                                     \
-        char room[PATH_MAX];                                                                                           \
+        char room[room_for(path)];                                                                                     \
         mode_t mode = MODE_OF(flags);                                                                                  \
-        return is_ucma_path(path) ? ucma_open(flags) : NEXT(name)(dirfd, redirected(path, room), flags, mode);         \
+        return is_ucma_path(path) ? ucma_open(flags) : NEXT(name)(dirfd, redirected(path, room, sizeof room), flags, mode);         \
     }
 #define OPEN_2(name)                                                                                                   \
     EXPORT int name(const char *path, int flags) {                                                                     \
-        char room[PATH_MAX];                                                                                           \
-        return is_ucma_path(path) ? ucma_open(flags) : NEXT(name)(redirected(path, room), flags);                      \
+        char room[room_for(path)];                                                                                     \
+        return is_ucma_path(path) ? ucma_open(flags) : NEXT(name)(redirected(path, room, sizeof room), flags);                      \
     }
 #define OPENAT_2(name)                                                                                                 \
     EXPORT int name(int dirfd, const char *path, int flags) {                                                          \
-        char room[PATH_MAX];                                                                                           \
-        return is_ucma_path(path) ? ucma_open(flags) : NEXT(name)(dirfd, redirected(path, room), flags);               \
+        char room[room_for(path)];                                                                                     \
+        return is_ucma_path(path) ? ucma_open(flags) : NEXT(name)(dirfd, redirected(path, room, sizeof room), flags);               \
     }
 
 OPEN(open)
@@ -64,13 +64,13 @@ OPENAT_2(__openat64_2)
 #endif
 
 EXPORT FILE *fopen(const char *path, const char *mode) {
-    char room[PATH_MAX];
-    return NEXT(fopen)(redirected(path, room), mode);
+    char room[room_for(path)];
+    return NEXT(fopen)(redirected(path, room, sizeof room), mode);
 }
 
 #ifdef __GLIBC__
 EXPORT FILE *fopen64(const char *path, const char *mode) {
-    char room[PATH_MAX];
-    return NEXT(fopen64)(redirected(path, room), mode);
+    char room[room_for(path)];
+    return NEXT(fopen64)(redirected(path, room, sizeof room), mode);
 }
 #endif

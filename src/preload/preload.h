@@ -37,8 +37,10 @@
 
 /* ---------------------------------------------------------------- where.c: which paths, and where they lie */
 
-/* The path itself, or where it lies in the tree, written to room[PATH_MAX].  A path that is too long for that stays. */
-const char *redirected(const char *path, char *room);
+/* Bytes for where a path lies in the tree: 1 if it is not redirected, as signal handlers may have small stacks. */
+size_t room_for(const char *path);
+/* The path itself, or where it lies in the tree, written to room.  A path that has no room there stays. */
+const char *redirected(const char *path, char *room, size_t size);
 /* The folder of $RNIC_RUN; NULL: nothing is redirected. */
 const char *run_folder(void);
 

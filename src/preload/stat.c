@@ -39,13 +39,13 @@ int __fxstatat64(int version, int dirfd, const char *path, struct stat64 *buf, i
 
 #define STAT(name, type)                                                                                               \
     EXPORT int name(const char *path, struct type *buf) {                                                              \
-        char room[PATH_MAX];                                                                                           \
-        return NEXT(name)(redirected(path, room), buf);                                                                \
+        char room[room_for(path)];                                                                                     \
+        return NEXT(name)(redirected(path, room, sizeof room), buf);                                                                \
     }
 #define XSTAT(name, type)                                                                                              \
     EXPORT int name(int version, const char *path, struct type *buf) {                                                 \
-        char room[PATH_MAX];                                                                                           \
-        return NEXT(name)(version, redirected(path, room), buf);                                                       \
+        char room[room_for(path)];                                                                                     \
+        return NEXT(name)(version, redirected(path, room, sizeof room), buf);                                                       \
     }
 #define FSTAT(name, type)                                                                                              \
     EXPORT int name(int fd, struct type *buf) { return AS_DEVICE(NEXT(name)(fd, buf), fd, buf); }
@@ -53,13 +53,13 @@ int __fxstatat64(int version, int dirfd, const char *path, struct stat64 *buf, i
     EXPORT int name(int version, int fd, struct type *buf) { return AS_DEVICE(NEXT(name)(version, fd, buf), fd, buf); }
 #define FSTATAT(name, type)                                                                                            \
     EXPORT int name(int dirfd, const char *path, struct type *buf, int flags) {                                        \
-        char room[PATH_MAX];                                                                                           \
-        return AS_DEVICE(NEXT(name)(dirfd, redirected(path, room), buf, flags), dirfd, buf);                           \
+        char room[room_for(path)];                                                                                     \
+        return AS_DEVICE(NEXT(name)(dirfd, redirected(path, room, sizeof room), buf, flags), dirfd, buf);                           \
     }
 #define FXSTATAT(name, type)                                                                                           \
     EXPORT int name(int version, int dirfd, const char *path, struct type *buf, int flags) {                           \
-        char room[PATH_MAX];                                                                                           \
-        return AS_DEVICE(NEXT(name)(version, dirfd, redirected(path, room), buf, flags), dirfd, buf);                  \
+        char room[room_for(path)];                                                                                     \
+        return AS_DEVICE(NEXT(name)(version, dirfd, redirected(path, room, sizeof room), buf, flags), dirfd, buf);                  \
     }
 
 STAT(stat, stat)
@@ -83,8 +83,8 @@ FXSTATAT(__fxstatat64, stat64)
 
 #ifdef STATX_TYPE /* musl has it since 1.2.5 */
 EXPORT int statx(int dirfd, const char *path, int flags, unsigned mask, struct statx *buf) {
-    char room[PATH_MAX];
-    int rc = NEXT(statx)(dirfd, redirected(path, room), flags, mask, buf);
+    char room[room_for(path)];
+    int rc = NEXT(statx)(dirfd, redirected(path, room, sizeof room), flags, mask, buf);
     if (!rc && S_ISSOCK(buf->stx_mode) && is_ucma(dirfd)) {
         buf->stx_mode = DEVICE_MODE;
         buf->stx_rdev_major = NULL_MAJOR;
@@ -97,21 +97,21 @@ EXPORT int statx(int dirfd, const char *path, int flags, unsigned mask, struct s
 /* ---------------------------------------------------------------- rights */
 
 EXPORT int access(const char *path, int mode) {
-    char room[PATH_MAX];
-    return NEXT(access)(redirected(path, room), mode);
+    char room[room_for(path)];
+    return NEXT(access)(redirected(path, room, sizeof room), mode);
 }
 
 EXPORT int euidaccess(const char *path, int mode) {
-    char room[PATH_MAX];
-    return NEXT(euidaccess)(redirected(path, room), mode);
+    char room[room_for(path)];
+    return NEXT(euidaccess)(redirected(path, room, sizeof room), mode);
 }
 
 EXPORT int eaccess(const char *path, int mode) {
-    char room[PATH_MAX];
-    return NEXT(eaccess)(redirected(path, room), mode);
+    char room[room_for(path)];
+    return NEXT(eaccess)(redirected(path, room, sizeof room), mode);
 }
 
 EXPORT int faccessat(int dirfd, const char *path, int mode, int flags) {
-    char room[PATH_MAX];
-    return NEXT(faccessat)(dirfd, redirected(path, room), mode, flags);
+    char room[room_for(path)];
+    return NEXT(faccessat)(dirfd, redirected(path, room, sizeof room), mode, flags);
 }

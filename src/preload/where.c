@@ -45,12 +45,24 @@ static bool is_ours(const char *path) {
     return false;
 }
 
-const char *redirected(const char *path, char *room) {
-    const char *run;
-    if (!path || path[0] != '/' || (path[1] != 's' && path[1] != 'd') || !is_ours(path) || !(run = run_folder()))
+/* The folder that is put ahead of a path; NULL: none. */
+static const char *ahead_of(const char *path) {
+    bool may_be = path && path[0] == '/' && (path[1] == 's' || path[1] == 'd');
+    return may_be && is_ours(path) ? run_folder() : NULL;
+}
+
+size_t room_for(const char *path) {
+    const char *run = ahead_of(path);
+    size_t length = run ? strlen(run) + strlen(path) : 0;
+    return length < PATH_MAX ? length + 1 : 1;
+}
+
+const char *redirected(const char *path, char *room, size_t size) {
+    const char *run = ahead_of(path);
+    if (!run)
         return path;
     size_t head = strlen(run), tail = strlen(path);
-    if (head + tail >= PATH_MAX)
+    if (head + tail >= size)
         return path;
     memcpy(room, run, head);
     memcpy(room + head, path, tail + 1);

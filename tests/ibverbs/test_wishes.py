@@ -386,12 +386,29 @@ REFUSED = {
     "--fail reg_mr:1=EIO": "write 1% for one of a hundred",
     "--event mlx5_2:port_down@1s": "--event: there is no device mlx5_2; there are: roce_",
     "--name mlx5_2=lo --event roce_lo:port_down": "--event: there is no device roce_lo; there are:",
+    "--limits /dev/zero": "it has more than 65536 bytes",
 }
 
 
 @pytest.mark.parametrize(("options", "text"), REFUSED.items(), ids=REFUSED)
 def test_what_cannot_be_is_refused(options: str, text: str, refused: Callable[[str], str]) -> None:
     assert text in refused(options)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "text"),
+    [
+        ("RNIC_LOCAL", "bad", "RNIC_LOCAL is 'bad', neither on nor off"),
+        ("RNIC_RATE", "7q", "7q is no rate"),
+        ("RNIC_PKEYS", "zz", "RNIC_PKEYS is 'zz', not numbers"),
+        ("RNIC_EVENTS", "port_dwn", "there is no event port_dwn"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_the_environment(
+    variable: str, value: str, text: str, refused: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    assert text in refused("")
 
 
 @pytest.mark.parametrize(

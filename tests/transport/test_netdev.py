@@ -287,6 +287,17 @@ def test_a_netdev_that_goes_takes_its_device_along(devs: Netdevs) -> None:
     assert caught.value.errno == errno.ENODEV
 
 
+def test_no_two_devices_have_one_name(devs: Netdevs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RNIC_NAMES", f"roce_lo={devs.a}")
+    with pytest.raises(rnic.VerbsError, match="the device on lo has the name roce_lo already"):
+        rnic.get_device_list()
+    monkeypatch.setenv("RNIC_NAMES", f"roce_lo={devs.a},roce_{devs.a}=lo")
+    assert {device.netdev: device.name for device in rnic.get_device_list()} == {
+        "lo": f"roce_{devs.a}",
+        devs.a: "roce_lo",
+    }
+
+
 def test_devices_with_one_mac_have_guids_of_their_own(devs: Netdevs) -> None:
     def guids() -> list[int]:
         return [device.guid for device in rnic.get_device_list() if device.netdev != "lo"]

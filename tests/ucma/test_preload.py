@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ucma.under import Program, needs_libraries
+from ucma.under import Program, compiled, needs_libraries
 from waiting import until
 
 pytestmark = needs_libraries
@@ -251,3 +251,8 @@ def test_end_of_the_server_is_an_error(tmp_path: Path) -> None:
         program.wait()
         until(found.exists, "the program has seen it")
     assert found.read_text() == repr([errno.EIO, errno.EIO, errno.ENODEV])
+
+
+def test_files_are_opened_on_a_small_stack(tmp_path: Path) -> None:
+    with Program(compiled("smallstack", tmp_path)) as program:
+        assert program.good() == "handled\n"

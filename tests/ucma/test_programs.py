@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import subprocess
 from itertools import count
 from pathlib import Path
 
 import pytest
 
 from rnic.wire import PortSpace
-from ucma.under import HOST, Program, call, need, needs_libraries
+from ucma.under import HOST, Program, call, compiled, need, needs_libraries
 from waiting import until
 
 pytestmark = needs_libraries
@@ -115,15 +113,6 @@ def test_perftest_by_rdma_cm(tool: str) -> None:
 def test_perftest_of_datagrams_by_rdma_cm() -> None:
     words = "ib_send_bw -R -c UD -d roce_lo -n 50 -p PORT"
     pair(words, f"{words} {HOST}", PERFTEST)
-
-
-def compiled(name: str, folder: Path, *libraries: str) -> Path:
-    """A program of this folder."""
-    program = folder / name
-    words = ["cc", Path(__file__).with_name(f"{name}.c"), "-o", program, *libraries]
-    if not shutil.which("cc") or subprocess.run(words, capture_output=True, check=False).returncode:
-        pytest.skip("needs a C compiler and Debian's librdmacm-dev")
-    return program
 
 
 def test_sockets_of_an_ordinary_program(tmp_path: Path) -> None:

@@ -38,6 +38,15 @@ def need(program: str, package: str) -> None:
         pytest.skip(f"needs {program} of Debian's {package}")
 
 
+def compiled(name: str, folder: Path, *libraries: str) -> Path:
+    """A program of this folder."""
+    program = folder / name
+    words = ["cc", Path(__file__).with_name(f"{name}.c"), "-o", program, *libraries]
+    if not shutil.which("cc") or subprocess.run(words, capture_output=True, check=False).returncode:
+        pytest.skip("needs a C compiler and Debian's librdmacm-dev")
+    return program
+
+
 class Program:
     """A program under `rnic run`, or a command of rnic's; stdout and stderr are one text.
 

@@ -39,9 +39,7 @@ static uint64_t fnv1a(uint64_t hash, const char *text) {
 }
 
 /* An individual, locally administered identifier. */
-static uint64_t local_guid(uint64_t hash) {
-    return (hash & ~(1ull << 56)) | 1ull << 57;
-}
+static uint64_t local_guid(uint64_t hash) { return (hash & ~(1ull << 56)) | 1ull << 57; }
 
 /* The same at every boot, another on every host: the machine's id, or where there is none its name. */
 static uint64_t guid_of_name(const char *name) {

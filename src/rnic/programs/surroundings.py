@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -26,6 +25,7 @@ SOCKET = "ucma"  # in the folder of $RNIC_RUN; src/preload/ucma.c has the same n
 IBVERBS, PRELOAD, HEAP = "libibverbs.so.1", "librnic_preload.so", "librnic_heap.so"
 _PREFIX = "rnic-run-"  # and the number of the process, which src/preload/parent.c looks for
 _MOST_PATH = 107  # bytes of a socket's path
+_LEAST_FREE = 1 << 20  # bytes of a place for the folder
 _NEW = 10  # seconds in which a folder may not be locked yet
 
 
@@ -69,7 +69,7 @@ def serve(failures: Iterable[Failing] = ()) -> Iterator[tuple[Path, Server]]:
         with Server(str(folder / SOCKET), failures) as server:
             yield folder, server
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
         os.close(lock)
 
 
@@ -93,9 +93,28 @@ def _base() -> Path:
     for place in filter(None, places):
         longest = Path(place) / f"{_PREFIX}{os.getpid()}-xxxxxxxx" / SOCKET
         fits = longest.is_absolute() and len(os.fsencode(longest)) <= _MOST_PATH
-        if fits and os.access(place, os.W_OK | os.X_OK):
+        if fits and os.access(place, os.W_OK | os.X_OK) and _free(place) >= _LEAST_FREE:
             return Path(place)
-    raise OSError(EROFS, "no folder for files of rnic: let /tmp, /dev/shm or $TMPDIR be writable")
+    raise OSError(
+        EROFS, "no folder for files of rnic: let /tmp, /dev/shm or $TMPDIR be writable, with 1 MiB free"
+    )
+
+
+def _free(place: str) -> int:
+    """Bytes that are free for anybody."""
+    found = os.statvfs(place)
+    return found.f_bavail * found.f_frsize
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder and what is in it, as far as that goes. One descriptor is enough: no more may be left."""
+    for path, folders, files in os.walk(folder, topdown=False):
+        for name in files + folders:
+            one = Path(path, name)
+            with suppress(OSError):
+                one.unlink() if one.is_symlink() or name in files else one.rmdir()
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def _sweep(base: Path) -> None:
@@ -111,6 +130,6 @@ def _remove_unlocked(folder: Path) -> None:
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
     finally:
         os.close(lock)

@@ -72,7 +72,9 @@ def limits(file: Path) -> str:
     """The attributes in a TOML file. Raises WishError if it is none, or has something else."""
     try:
         with file.open("rb") as opened:
-            text = opened.read(_MOST_LIMITS)
+            text = opened.read(_MOST_LIMITS + 1)
+        if len(text) > _MOST_LIMITS:
+            raise ValueError(f"it has more than {_MOST_LIMITS} bytes")
         found = tomllib.loads(text.decode())
     except (OSError, ValueError) as error:
         raise WishError(f"--limits: {file}: {error}") from None
