@@ -107,7 +107,7 @@ def _free(place: str) -> int:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder and what is in it, as far as that goes. One descriptor is enough: no more may be left."""
+    """Remove a folder and what is in it, as far as that goes. It takes one descriptor: few may be left."""
     for path, folders, files in os.walk(folder, topdown=False):
         for name in files + folders:
             one = Path(path, name)
