@@ -90,6 +90,8 @@ def test_words_for_the_compiler_one_by_one(capsys: pytest.CaptureFixture[str]) -
     assert "-l:libibverbs.so.1" not in words("--cflags")
     assert "-l:libibverbs.so.1" in words("--libs")
     assert "-I" not in shlex.split(words("--libs"))
+    assert "librdmacm" not in words("--libs")
+    assert shlex.split(words("--libs", "--rdmacm"))[-1] == "-l:librdmacm.so.1"
 
 
 # ---------------------------------------------------------------- faults
@@ -383,7 +385,7 @@ REFUSED = {
     "--device nope": "there is no device nope; there are: roce_",
     "--fault ''": "a fault is a name and a value",
     "--fault delay_s=abc": "--fault: delay_s is a time such as 0.01 or 10ms, not abc",
-    "--fail reg_mr:1=EIO": "write 1% for one of a hundred",
+    "--fail reg_mr:1=EIO": "1% is one of a hundred",
     "--event mlx5_2:port_down@1s": "--event: there is no device mlx5_2; there are: roce_",
     "--name mlx5_2=lo --event roce_lo:port_down": "--event: there is no device roce_lo; there are:",
     "--limits /dev/zero": "it has more than 65536 bytes",

@@ -39,7 +39,7 @@ WRONG = {
     "HANG": Wrong(Step.DONE, "the sender was still running after 2 s", seconds=2),
     "HOST_ORDER": Wrong(Step.ANNOUNCE, "is it in network byte order?"),
     "NEVER_DISCONNECTS": Wrong(Step.DISCONNECT, "did not end the connection: call disconnect()"),
-    "NO_RECEIVE": Wrong(Step.REGION, "no receive was posted", seconds=3),
+    "NO_RECEIVE": Wrong(Step.REGION, "call rdma_post_recv() or ibv_post_recv() before", seconds=3),
     "NO_WAIT": Wrong(Step.WRITE, "leave that memory alone until the WRITE has completed", "1 region"),
     "NO_WRITE": Wrong(Step.WRITE, "DONE came, but none of the 10007 bytes"),
     "WRONG_HASH": Wrong(Step.HASH, "ANNOUNCE has the SHA-256"),
@@ -83,6 +83,8 @@ def test_skeleton_compiles_and_fails_at_its_first_gap(rnic: Start, tmp_path: Pat
     source = tmp_path / "sender.c"
     source.write_text(rnic("lab3", "skeleton", "--c").wait().out)
     assert "cc -std=c11" in source.read_text()
+    refused = rnic("lab3", "grade", source).wait()
+    assert (refused.status, "compile it first: cc " in refused.err) == (1, True)
     (report,) = grade(sender(tmp_path / "sender", "-Wextra", "-Werror", source=source), 20, [CASES["empty"]])
     assert report.failed is Step.CONNECT
     assert report.stderr == "TODO 1 is not written yet\n"

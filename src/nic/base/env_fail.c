@@ -73,7 +73,7 @@ static int parse_which(char *nth, char *share, struct rnic_fail *rule, struct rn
     rule->nth = (uint32_t)n;
     rule->ppm = 1000000;
     if (share && !strcmp(share, "1"))
-        return env_wrong(ENV_FAIL, err, "a share of 1 is all calls: write 1%% for one of a hundred, or nothing for all");
+        return env_wrong(ENV_FAIL, err, "a share of 1 is all calls: 1%% is one of a hundred, nothing is all");
     if (share && !word_share(share, &rule->ppm))
         return env_wrong(ENV_FAIL, err, "%s is no share of the calls: 1%% or 0.01, for example", share);
     return 0;

@@ -96,7 +96,10 @@ def receiver(
     """
     if not region:
         raise click.BadParameter("a region has 1 byte or more", param_hint="--region")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise click.BadParameter(f"{folder}: {error.strerror}", param_hint="--dir") from None
     key = secret.encode() if secret else secrets.token_bytes(32)
     return serve(bind, port, Settings(folder, region, timeout, key), once, Console(highlight=False))
 
@@ -154,9 +157,8 @@ def grade(script: Path, as_json: bool, timeout: float) -> int:
     rnic lab3 grade ./sender                    a program in C, or in any language
     """
     if script.suffix == ".c":
-        raise params.Failure(
-            f"{script} is a source: compile it first, as its first lines say, and grade the program"
-        )
+        words = f"cc $(rnic config --cflags --libs --rdmacm) -o {script.stem} {script}"
+        raise params.Failure(f"{script} is a source in C; compile it first: {words}")
     console = Console(highlight=False)
     with nullcontext() if as_json else console.status("grading"):
         reports = list(grading.grade(script, timeout))
