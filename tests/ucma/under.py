@@ -41,7 +41,7 @@ def need(program: str, package: str) -> None:
 def compiled(name: str, folder: Path, *libraries: str) -> Path:
     """A program of this folder."""
     program = folder / name
-    words = ["cc", Path(__file__).with_name(f"{name}.c"), "-o", program, *libraries]
+    words: list[str | Path] = ["cc", Path(__file__).with_name(f"{name}.c"), "-o", program, *libraries]
     if not shutil.which("cc") or subprocess.run(words, capture_output=True, check=False).returncode:
         pytest.skip("needs a C compiler and Debian's librdmacm-dev")
     return program
