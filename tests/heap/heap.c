@@ -116,16 +116,17 @@ static void sizes(void) {
     NEED(is_all(at, PAGE, 1) && lies_in_file(at, 100 * PAGE));
     fill(at, 100 * PAGE, 3);
     NEED(is_all(next, PAGE, 2));
-    char *small = reallocarray(at, 10, 10), *after = pages(PAGE);
-    NEED(small != at && is_all(small, 100, 3) && malloc_usable_size(small) == PAGE);
-    free(after);
-    at = small;
+    char *rest = pages(ALL - 102 * PAGE); /* the only place left is the first, ahead of the next */
+    NEED(rest == at + 100 * PAGE);
+    at = reallocarray(at, 10, 10);
+    NEED(is_all(at, 100, 3) && malloc_usable_size(at) == PAGE && is_all(next, PAGE, 2));
     volatile size_t most = SIZE_MAX / 2;
     NEED(!reallocarray(at, most, 4) && errno == ENOMEM && is_all(at, 100, 3));
     at = realloc(at, ALL); /* too long for the heap */
     NEED(at && !lies_in_file(at, 1) && is_all(at, 100, 3));
     free(at);
     free(next);
+    free(rest);
     NEED(!realloc(pages(1), 0));
 }
 
@@ -149,6 +150,17 @@ static void room(void) {
         NEED(lies_in_file(all, ALL));
         free(all);
     }
+}
+
+/* The place where the next search begins is a run, also if that one has become a part of another. */
+static void next(void) {
+    char *at[3] = {pages(PAGE), pages(PAGE), pages(PAGE)};
+    free(at[2]);
+    free(at[1]);
+    char *again = pages(PAGE), *rest = pages(ALL - 2 * PAGE);
+    *again = 1;
+    fill(rest, 2 * PAGE, 2);
+    NEED(*again == 1 && lies_in_file(again, PAGE) && lies_in_file(rest, ALL - 2 * PAGE));
 }
 
 /* ---------------------------------------------------------------- threads */
@@ -344,12 +356,39 @@ __attribute__((constructor)) static void prepare_for_forks(int argc, char **argv
         pthread_atfork(prepare, in_parent, in_child);
 }
 
+/* early.c registers these ahead of the library's: they run when the heap has been copied and its lock is held. */
+void early_prepare(void) { prepare(); }
+void early_in_parent(void) { in_parent(); }
+void early_in_child(void) { in_child(); }
+
 static void sees_two(char *at) { NEED(at == common && *common == 2 && *kept == 2); }
 
 static void handlers(void) {
     kept = pages(PAGE);
     common = pages(PAGE);
     NEED(end_of(sees_two, common) == 0 && *common == 0 && *kept == 1 && lies_in_file(kept, 1));
+}
+
+static void early_handlers(void) {
+    kept = pages(PAGE);
+    common = malloc(1);
+    NEED(lies_in_file(kept, PAGE) && end_of(sees_two, common) == 0 && *common == 0 && *kept == 1);
+}
+
+static void has_mask(char *at) {
+    sigset_t mask;
+    NEED(!pthread_sigmask(SIG_BLOCK, NULL, &mask));
+    for (int i = 1; i < NSIG; i++)
+        NEED((sigismember(&mask, i) == 1) == (i == SIGUSR2));
+    *at = 1;
+}
+
+static void masks(void) {
+    char *at = pages(PAGE);
+    sigset_t mask;
+    NEED(!sigemptyset(&mask) && !sigaddset(&mask, SIGUSR2) && !pthread_sigmask(SIG_BLOCK, &mask, NULL));
+    NEED(end_of(has_mask, at) == 0);
+    has_mask(at);
 }
 
 /* ---------------------------------------------------------------- stacks */
@@ -388,6 +427,10 @@ static void stacks(void) {
     NEED(lies_in_file(pages(PAGE), PAGE));
     NEED(!pthread_attr_init(&attr) && !pthread_attr_setstack(&attr, at + PAGE, MIB - PAGE));
     NEED(at[0] == 5 && !lies_in_file(at, 1));
+    char *registered = pages(MIB);
+    pthread_attr_t other;
+    NEED(lies_in_file(registered, MIB) && !pthread_attr_init(&other));
+    NEED(!pthread_attr_setstack(&other, registered, MIB) && lies_in_file(registered, MIB)); /* peers write there */
     NEED(!pthread_create(&thread, &attr, fork_in_thread, NULL) && !pthread_join(thread, NULL));
     free(at);
 
@@ -438,6 +481,11 @@ static void given(void) {
     errno = 77;
     free(at);
     NEED(errno == 77 && !fstat(fd, &st) && st.st_blocks == 0);
+    at = pages(MIB);
+    NEED(lies_in_file(at, MIB) && !close(fd) && !mprotect(at, MIB, PROT_READ)); /* now it cannot be given back */
+    errno = 77;
+    free(at);
+    NEED(errno == 77);
 }
 
 static void frees_again(char *at) {
@@ -546,11 +594,14 @@ int main(int argc, char **argv) {
     } all[] = {{"places", places, false},
                {"sizes", sizes, false},
                {"room", room, false},
+               {"next", next, false},
                {"threads", threads, false},
                {"forks", forks, false},
                {"closed", closed, false},
                {"protections", protections, false},
                {"handlers", handlers, false},
+               {"early handlers", early_handlers, false},
+               {"masks", masks, false},
                {"stacks", stacks, false},
                {"forgotten", forgotten, false},
                {"given", given, false},

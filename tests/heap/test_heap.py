@@ -33,11 +33,13 @@ SIDES = [
     "places",
     "sizes",
     "room",
+    "next",
     "threads",
     "forks",
     "closed",
     "protections",
     "handlers",
+    "masks",
     "stacks",
     "forgotten",
     "given",
@@ -62,18 +64,19 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not shutil.which("cc"):
         pytest.skip("needs a C compiler")
     for name, more in {
-        "heap": (),
+        "heap": ("-rdynamic",),
+        "early": ("-shared", "-fPIC", "-Wl,-z,initfirst"),
         "order": (f"-I{INCLUDE}", f"-L{libraries()}", "-l:libibverbs.so.1"),
     }.items():
         subprocess.run(["cc", *STRICT, HERE / f"{name}.c", "-o", folder / name, *more], check=True)
     return folder
 
 
-def run(program: Path, *words: str, heap: bool = True, **more: str) -> None:
-    """Run a program without `rnic run`; it must end well."""
+def run(program: Path, *words: str, heap: bool = True, after: Path | None = None, **more: str) -> None:
+    """Run a program without `rnic run`, with a library loaded after the heap; it must end well."""
     environment = {**os.environ, "LD_LIBRARY_PATH": str(libraries()), "RNIC_VERBS_DEBUG": "1", **more}
     if heap:
-        environment["LD_PRELOAD"] = str(libraries() / HEAP)
+        environment["LD_PRELOAD"] = ":".join(map(str, filter(None, (libraries() / HEAP, after))))
     done = subprocess.run(
         [program, *words],
         env=environment,
@@ -89,6 +92,10 @@ def run(program: Path, *words: str, heap: bool = True, **more: str) -> None:
 @pytest.mark.parametrize("what", SIDES)
 def test_memory_is_as_libcs(programs: Path, what: str) -> None:
     run(programs / "heap", what)
+
+
+def test_handlers_of_forks_that_are_registered_ahead_of_the_heaps(programs: Path) -> None:
+    run(programs / "heap", "early handlers", after=programs / "early")
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
