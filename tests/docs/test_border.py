@@ -42,6 +42,8 @@ OTHERWISE = {
     "post_send_whole": "ibv_wr_complete",
     "query_rt_values": "ibv_query_rt_values_ex",
 }
+BESIDE = {"failed_fd", "unacknowledged"}
+"""What a library in front of a device needs in order to wait as libibverbs does; each is named in nic.h."""
 
 
 def struct(name: str, text: str) -> set[str]:
@@ -61,8 +63,8 @@ def test_every_verb_is_one_of_libibverbs() -> None:
     known = {name for part in (store, store["newer"]) for name in part["functions"]["infiniband/verbs.h"]}
     verbs = struct("rnic_ops", NIC_H)
     assert len(verbs) > 80
-    assert {OTHERWISE.get(verb, f"ibv_{verb}") for verb in verbs} <= known
-    assert set(OTHERWISE) <= verbs
+    assert {OTHERWISE.get(verb, f"ibv_{verb}") for verb in verbs - BESIDE} <= known
+    assert set(OTHERWISE) | BESIDE <= verbs
 
 
 EXTENSIONS = re.findall(r"^struct (rnic_ext_\w+) {", NIC_EXT_H, re.MULTILINE)

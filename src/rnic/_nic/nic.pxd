@@ -607,6 +607,8 @@ cdef extern from "nic.h" nogil:
 
         int (*get_async_event)(rnic_context *, rnic_async_event *, rnic_err *) noexcept nogil
         int (*ack_async_event)(rnic_context *, const rnic_async_event *, rnic_err *) noexcept nogil
+        uint32_t (*unacknowledged)(rnic_context *) noexcept nogil
+        int (*failed_fd)(rnic_context *) noexcept nogil
 
     struct rnic_env_row:
         const char *name

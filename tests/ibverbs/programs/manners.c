@@ -5,6 +5,9 @@
  *
  * manners DEVICE
  */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* MAP_ANONYMOUS */
+#endif
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <stdint.h>
