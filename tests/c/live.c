@@ -148,6 +148,10 @@ long live_syscall(long number, const long a[6]) {
         return recvmsg((int)a[0], (struct msghdr *)a[1], (int)a[2]);
     case SYS_recvmmsg:
         return recvmmsg((int)a[0], (struct mmsghdr *)a[1], (unsigned)a[2], (int)a[3], NULL);
+    case SYS_write:
+        return write((int)a[0], (const void *)a[1], (size_t)a[2]);
+    case SYS_read:
+        return read((int)a[0], (void *)a[1], (size_t)a[2]);
     default:
         errno = ENOSYS;
         return -1;

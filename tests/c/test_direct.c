@@ -457,12 +457,9 @@ static void long_pieces_of_ordinary_memory_are_copied(void) {
         list[0].length = 90, list[2].length = LONG - 90;
     }
     CHECK(direct_execute(p.a.qp, element(RNIC_WR_RDMA_READ, 0, LONG, FAR)));
-    CHECK(!direct_execute(p.a.qp, element(RNIC_WR_RDMA_READ, 0, LONG - 1, FAR)));
+    CHECK(direct_execute(p.a.qp, element(RNIC_WR_RDMA_READ, 0, LONG - 1, FAR))); /* as few are under way */
     CHECK(!direct_execute(p.a.qp, element(RNIC_WR_ATOMIC_WRITE, 0, LONG, FAR)));
     struct send_wqe *wqe = element(RNIC_WR_RDMA_WRITE, 0, LONG, FAR);
-    wqe->flags = RNIC_SEND_INLINE;
-    CHECK(!direct_execute(p.a.qp, wqe));
-    wqe = element(RNIC_WR_RDMA_WRITE, 0, LONG, FAR);
     wqe->sge[0].lkey ^= 1;
     CHECK(!direct_execute(p.a.qp, wqe));
     end();

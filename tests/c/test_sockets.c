@@ -436,7 +436,7 @@ static void an_option_that_the_kernel_lacks_is_told(void) {
         {reach_one_of_ipv6, IPPROTO_IPV6, IPV6_MULTICAST_HOPS},
         {open_one_port, SOL_SOCKET, SO_REUSEPORT},
         {listen_for_packets, SOL_PACKET, PACKET_AUXDATA},
-        {listen_for_packets, SOL_PACKET, PACKET_IGNORE_OUTGOING},
+        {listen_for_packets, SOL_SOCKET, SO_ATTACH_FILTER},
         {listen_for_packets, SOL_PACKET, PACKET_ADD_MEMBERSHIP},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -646,7 +646,7 @@ static void frames_go_out_and_come_in(void) {
     CHECK(fd >= 0 && fcntl(fd, F_GETFD) == FD_CLOEXEC && (fcntl(fd, F_GETFL) & O_NONBLOCK));
     CHECK_EQ(packet_send(fd, LO, frame, sizeof frame), 0);
     CHECK_EQ(packet_receive(fd, buffer, sizeof buffer, &at_, &partial), -EAGAIN); /* it only sends */
-    CHECK_EQ(packet_listen(fd, LO, true, &err), 0);
+    CHECK_EQ(packet_listen(fd, LO, false, &err), 0);
     CHECK(value_of(fd, SOL_SOCKET, SO_RCVBUF) >= granted(4 << 20));
     CHECK_EQ(value_of(fd, SOL_PACKET, PACKET_AUXDATA), 1);
     CHECK_EQ(packet_send(fd, LO, frame, sizeof frame), 0);

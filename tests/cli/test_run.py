@@ -49,7 +49,7 @@ def test_programs_that_cannot_be_started(rnic: Start, runtime: Path) -> None:
 
 def test_empty_word_is_no_program(rnic: Start) -> None:
     end = rnic("run", "").wait()
-    assert (end.status, "name a program" in end.err) == (2, True)
+    assert (end.status, "name a program" in end.err) == (125, True)
 
 
 def test_folder_has_an_absolute_path(rnic: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

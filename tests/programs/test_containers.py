@@ -91,5 +91,5 @@ def test_programs_without_rights(how: str, what: str) -> None:
 
 def test_nowhere_to_write_is_told() -> None:
     done = run(WITHOUT_SHM, "true")
-    assert done.returncode == 1
-    assert "let /tmp, /dev/shm or $TMPDIR be writable" in done.stderr
+    assert done.returncode == 125
+    assert "rnic: no folder for files of rnic: let /tmp, /dev/shm or $TMPDIR be writable" in done.stderr

@@ -72,7 +72,8 @@ def _own_errors() -> Iterator[None]:
         error.exit_code = _OWN_ERROR  # type: ignore[misc]
         raise
     except OSError as error:
-        raise _CannotRun(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from None
+        said = error.strerror or str(error)
+        raise _CannotRun(f"{error.filename}: {said}" if error.filename else said) from None
 
 
 @command(kind=_Run)
