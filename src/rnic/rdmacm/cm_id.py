@@ -186,9 +186,16 @@ class CmId(Connecting, QueuePair, SharedReceives, Messages):
             child._qkey = self._qkey
             child.use(agent)
         except BaseException:
-            child.destroy()
+            child.discard()
             raise
         return child
+
+    def discard(self) -> None:
+        """Destroy an id that the program has not seen: it is gone then, though memory was short again."""
+        try:
+            self.destroy()
+        finally:
+            self._destroyed = True
 
     # ------------------------------------------------------------------ the end
 
