@@ -159,7 +159,7 @@ ctest: $(C_TESTS:%.c=$(ASAN)/%) $(C_VERBS:%.c=$(ASAN)/%) ## the C tests under Ad
 
 tsan: $(T_TESTS:%.c=$(TSAN)/%) ## threads on one device under ThreadSanitizer, SECONDS_EACH=5 a test
 	@failed=; for t in $^; do \
-	    SECONDS_EACH=$(or $(SECONDS_EACH),5) TSAN_OPTIONS="halt_on_error=0 exitcode=66 die_after_fork=0 $(TSAN_OPTIONS)" \
+	    SECONDS_EACH=$(or $(SECONDS_EACH),5) TSAN_OPTIONS="halt_on_error=0 exitcode=66 $(TSAN_OPTIONS)" \
 	        timeout $(or $(LIMIT),600) $$t || failed=1; \
 	done; [ -z "$$failed" ]
 

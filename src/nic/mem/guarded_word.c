@@ -15,6 +15,11 @@
 
 #define STACK_BYTES 65536
 
+#ifdef __SANITIZE_THREAD__ /* it takes clone() for a fork, and the child would tidy up what it shares with this process */
+int __clone(int (*fn)(void *), void *stack, int flags, void *arg, ...);
+#define clone __clone
+#endif
+
 struct ask {
     const struct word_op *op;
     uint64_t *word, was;
