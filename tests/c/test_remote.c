@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/ordered.h"
 #include "check.h"
 #include "scarce.h"
 
@@ -40,8 +41,9 @@ static int goes = -1; /* the record that its owner withdraws after the copy */
 
 static ssize_t transfer(long call, pid_t pid, const struct iovec *here, unsigned long n, const struct iovec *there,
                         unsigned long m) {
+    uint64_t length = there[0].iov_len + (m > 1 ? there[1].iov_len : 0);
     tried++;
-    CHECK(m == 1 || m == 2);           /* the last word is apart, if there is more */
+    CHECK_EQ(m, ordered_words(there[0].iov_base, length) ? 2 : 1); /* the last word is apart, if there is more */
     errno = refuses ? refuses : EPERM; /* of something else, before */
     ssize_t moved = refuses ? -1 : syscall(call, pid, here, n, there, m, 0);
     store_withdraw(&s, goes);

@@ -176,7 +176,7 @@ WRONG = {
     "forgets DONE": Wrong(
         but(('        answer = ask(cm_id, struct.pack("!I4xQ", DONE, len(chunk)))\n', "        break\n")),
         Step.DONE,
-        "the sender",  # disconnected, and ended with exit code 1: what is seen first
+        "the sender disconnected",
         ("1 byte",),
     ),
     "forgets the last chunk": Wrong(

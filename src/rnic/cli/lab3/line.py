@@ -21,6 +21,7 @@ from rnic.wording import place
 
 SLICE = 0.02  # seconds between two looks at what no descriptor tells
 REFUSE_SECONDS = 0.5  # how long a peer that is refused may take to hear why
+LAST_WORDS_SECONDS = 0.5  # how long what a process has said may be on its way when the process has ended
 RECEIVE_ID, SEND_ID = 1 << 32, 1 << 33  # wr_id; an RDMA WRITE has a smaller one
 FAILURES = {
     rnic.WCStatus.RETRY_EXC_ERR: "does not answer any more",
@@ -155,7 +156,7 @@ class Line:
             if self.end:
                 raise Fault(Code.LOST, f"{doing}: {self.end}")
             if why := self._gone and self._gone():
-                self._take()  # its last words may have come meanwhile
+                self._await_last_words(ready)
                 if ready():
                     return
                 said_goodbye = self.end is not None and not self.died
@@ -164,6 +165,13 @@ class Line:
             if left <= 0:
                 raise Fault(Code.SILENT, f"{doing}: nothing came from the {self.peer} within {timeout:g} s")
             self.pump(min(left, SLICE) if self._gone else left)
+
+    def _await_last_words(self, ready: Callable[[], bool]) -> None:
+        """What a process has said before its end may be seen a moment later than its end."""
+        until = time.monotonic() + LAST_WORDS_SECONDS
+        self._take()
+        while not ready() and self.end is None and time.monotonic() < until:
+            self.pump(SLICE)
 
     def pump(self, seconds: float) -> None:
         """Take what has happened; sleep up to that long when nothing has."""
