@@ -44,7 +44,7 @@ static ssize_t transfer(long call, pid_t pid, const struct iovec *here, unsigned
     uint64_t length = there[0].iov_len + (m > 1 ? there[1].iov_len : 0);
     tried++;
     CHECK_EQ(m, ordered_words(there[0].iov_base, length) ? 2 : 1); /* the last word is apart, if there is more */
-    errno = refuses ? refuses : EPERM; /* of something else, before */
+    errno = refuses ? refuses : EPERM;                             /* of something else, before */
     ssize_t moved = refuses ? -1 : syscall(call, pid, here, n, there, m, 0);
     store_withdraw(&s, goes);
     goes = -1;
