@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
+from typing import cast
 
 import pytest
 
@@ -154,6 +157,27 @@ def places() -> int:
     assert one_conversation(calm) is EventType.DISCONNECTED
     assert calm.left > 0
     return FAR - calm.left
+
+
+def test_an_id_that_the_program_has_not_seen_goes_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is short when it is made, and again when it is destroyed."""
+
+    def short(*_: object) -> None:
+        raise MemoryError
+
+    with (
+        EventChannel() as channel,
+        create_id(channel) as listener,
+        warnings.catch_warnings(record=True) as said,
+    ):
+        warnings.simplefilter("always")
+        with monkeypatch.context() as patch:
+            for verb in ("use", "destroy"):
+                patch.setattr(CmId, verb, short)
+            with pytest.raises(MemoryError):
+                listener.spawn(cast("Agent", None))
+        gc.collect()
+    assert not said
 
 
 @pytest.mark.parametrize("many", [1, 7])

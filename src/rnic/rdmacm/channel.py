@@ -81,6 +81,7 @@ class Event:
         lock.
         """
         self._delivered = channel
+        self.id.seen = True
         self.owner.unacked += 1
 
     def wait(self) -> None:
@@ -114,7 +115,7 @@ class Event:
         self.ack()
 
     def __del__(self) -> None:
-        channel = self._delivered
+        channel = getattr(self, "_delivered", None)  # of one that memory was too short for, there is none
         if channel is not None and not self.acked:
             self.acked = True
             channel.dropped.append(self.owner)  # no lock here: whoever is interrupted may hold it
@@ -268,6 +269,7 @@ class EventChannel:
         """
         with self.lock:
             if self._events and self._events[0] is event:
+                event.id.seen = True
                 if len(self._events) == 1:
                     self._drain()
                 event.wait_no_more()

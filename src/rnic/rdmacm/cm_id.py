@@ -186,16 +186,9 @@ class CmId(Connecting, QueuePair, SharedReceives, Messages):
             child._qkey = self._qkey
             child.use(agent)
         except BaseException:
-            child.discard()
+            child.destroy()
             raise
         return child
-
-    def discard(self) -> None:
-        """Destroy an id that the program has not seen: it is gone then, though memory was short again."""
-        try:
-            self.destroy()
-        finally:
-            self._destroyed = True
 
     # ------------------------------------------------------------------ the end
 
@@ -303,7 +296,8 @@ class CmId(Connecting, QueuePair, SharedReceives, Messages):
     def __del__(self) -> None:
         if not getattr(self, "_destroyed", True) and self._pid == os.getpid():
             # No lock here: an agent knows its ids, so this one has none, and nobody else sees it.
-            warnings.warn(f"{self!r} was not destroyed", ResourceWarning, stacklevel=2, source=self)
+            if self.seen:
+                warnings.warn(f"{self!r} was not destroyed", ResourceWarning, stacklevel=2, source=self)
             if self._owns_channel:
                 self.channel.drop_fd()
 
@@ -326,4 +320,6 @@ def create_id(
     kind = _QP_TYPES.get(ps) or qp_type or QPType.RC
     if qp_type not in (None, kind) or kind not in _KINDS:
         raise VerbsError(EINVAL, f"port space {ps.name} does not go with {qp_type!r}", "create_id")
-    return CmId(channel, ps, kind, context, timing or Timing())
+    one = CmId(channel, ps, kind, context, timing or Timing())
+    one.seen = True
+    return one

@@ -96,6 +96,8 @@ class IdBase:
         self.calls_from: Agent | None = None  # whose port it has, which it did not bind
         self._own_cqs: list[nic.CQ | nic.CompChannel] = []
         self.options: dict[Option, int] = {}
+        self.seen = False
+        """The program has it, and is to destroy it."""
         self._pid = os.getpid()
         self._destroyed = False
         self.channel.ids.add(self.as_id)

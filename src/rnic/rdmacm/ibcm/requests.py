@@ -78,7 +78,7 @@ def _let_in(
         exchange.context = None
         exchange.close(monotonic_ns())
         child.conversation = None
-        child.discard()
+        child.destroy()
         raise
 
 
