@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sysconfig
@@ -25,17 +26,23 @@ LINTERS = {
     "hadolint": ["Dockerfile"],
     "kubernetes-validate": ["--strict", "kubernetes.yaml"],
     "shellcheck": ["tests.sh"],
-    "actionlint": ["github.yml"],
+    "jactionlint": ["--profile", "correctness", "github.yml"],  # it calls shellcheck
 }
 
 
 @pytest.mark.parametrize("linter", LINTERS)
 def test_linters(linter: str, root: Path) -> None:
-    found = shutil.which(linter, path=sysconfig.get_path("scripts")) or shutil.which(linter)
+    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
+    found = shutil.which(linter, path=path)
     if found is None:
         pytest.skip(f"needs {linter}")
     done = subprocess.run(
-        [found, *LINTERS[linter]], cwd=root / "examples/ci", capture_output=True, text=True, check=False
+        [found, *LINTERS[linter]],
+        cwd=root / "examples/ci",
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
