@@ -23,7 +23,8 @@
 struct heap heap = {.fd = -1};
 _Atomic uintptr_t heap_range[2];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static _Thread_local __attribute__((tls_model("initial-exec"))) bool forks; /* this thread, with the lock */
+static pthread_mutex_t fork_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Thread_local __attribute__((tls_model("initial-exec"))) bool forks; /* this thread, with both locks */
 
 enum { BEGINS = 1, TOLD = 2, OWN = 4 };
 static uint8_t is[PAGES]; /* BEGINS: a used run; TOLD: peers may use it; OWN: it is not the file's any more */
@@ -51,9 +52,27 @@ void heap_unlock(void) {
         pthread_mutex_unlock(&lock);
 }
 
+void heap_keep_out_forks(void) {
+    if (!forks)
+        pthread_mutex_lock(&fork_lock);
+}
+
+void heap_let_forks(void) {
+    if (!forks)
+        pthread_mutex_unlock(&fork_lock);
+}
+
+size_t heap_freeze(void) {
+    heap_lock();
+    heap.forking = true;
+    size_t bytes = heap.fd < 0 ? 0 : heap.mapped;
+    heap_unlock();
+    return bytes;
+}
+
 void heap_lock_for_fork(void) {
     pthread_mutex_lock(&lock);
-    forks = heap.forking = true;
+    forks = true;
 }
 
 void heap_unlock_after_fork(void) {
@@ -123,7 +142,7 @@ static void begin(void) {
 
 void rnic_heap_begin(void) {
     heap_lock();
-    if (heap.state == HEAP_UNUSED && heap.watches_forks && !heap.forking)
+    if (heap.state == HEAP_UNUSED && heap.watches_forks)
         begin();
     heap_unlock();
 }
@@ -228,10 +247,14 @@ static bool clear_all(uint32_t i, uint32_t n) {
     return done;
 }
 
-/* Of what nobody uses any more.  A short run is soon used again. */
-static void give_back(uint32_t i, uint32_t n) {
+/* What nobody uses any more goes back to the system, without the lock, as that takes time.  A short run is soon used again. */
+static void give_back(const void *at) {
+    uint32_t i = begin_of(at), n = length_of(i);
     if (n * heap.page >= GIVEN_BACK)
         clear_all(i, n);
+}
+
+static void forget_run(uint32_t i, uint32_t n) {
     is[i] &= (uint8_t)~BEGINS;
     for (uint32_t k = i; k < i + n; k++)
         is[k] &= (uint8_t)~TOLD;
@@ -239,9 +262,10 @@ static void give_back(uint32_t i, uint32_t n) {
 
 void heap_give(void *at) {
     int before = errno;
+    give_back(at);
     heap_lock();
     uint32_t i = begin_of(at), n = length_of(i), end = i + n;
-    give_back(i, n);
+    forget_run(i, n);
     if (end < pages && !is_used(end))
         end += length_of(end);
     if (i && !is_used(i - 1))
@@ -298,6 +322,7 @@ void heap_leave_file(const void *at) {
     int before = errno;
     if (!heap_has(at))
         return;
+    heap_keep_out_forks();
     heap_lock();
     uint32_t i = index_of(at);
     while (i && !(is[i] & BEGINS))
@@ -305,6 +330,7 @@ void heap_leave_file(const void *at) {
     if (index_of(at) - i < length_of(i) && may_leave(i, length_of(i)))
         leave_file(i, length_of(i));
     heap_unlock();
+    heap_let_forks();
     errno = before;
 }
 

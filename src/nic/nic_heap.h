@@ -3,7 +3,7 @@
  * Memory of the program that lies in a file, so that peers on this host can map it: librnic_heap.so (src/heap), if the
  * program has been started with it, hands it out and knows where it is.
  *
- * Both functions are NULL without the library.
+ * All functions are NULL without the library.
  */
 #ifndef RNIC_NIC_HEAP_H
 #define RNIC_NIC_HEAP_H
@@ -19,5 +19,14 @@ __attribute__((weak, visibility("default"))) void rnic_heap_begin(void);
 /* The descriptor of the file and the place of the bytes in it; false: they do not lie there. */
 __attribute__((weak, visibility("default"))) bool rnic_heap_find(const void *addr, uint64_t length, int *fd,
                                                                  uint64_t *offset);
+
+/* What a library does around each fork, as by pthread_atfork(), but next to it: when all handlers have prepared, and the heap
+ * has been copied.  So what it holds meanwhile it does not hold for long.  In a child the heap is in its place. */
+struct rnic_heap_fork {
+    void (*before)(void), (*in_parent)(void), (*in_child)(void);
+    struct rnic_heap_fork *next; /* the heap's */
+};
+/* The library stays in the process.  False: the heap knows of no forks. */
+__attribute__((weak, visibility("default"))) bool rnic_heap_at_fork(struct rnic_heap_fork *what);
 
 #endif

@@ -3,15 +3,20 @@
  * order.c: a thread polls the last byte of each WRITE that another context of this process makes, and then finds all of it.
  *
  * order DEVICE forks: registers memory of the heap beside forks.
+ * order DEVICE copy: a fork copies the heap, and a WRITE goes on meanwhile.
  * order DEVICE heap|malloc [POSTED]: where the memory is; how many WRITEs are posted at once, of which the last is polled for.
  */
+#define _GNU_SOURCE
 #include <infiniband/verbs.h>
 #include <pthread.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { PORT = 1, MOST = 70000, EACH = 40, DEPTH = 128 };
@@ -152,6 +157,52 @@ static void register_beside_forks(struct ibv_device *device) {
     free(at);
 }
 
+/* ---------------------------------------------------------------- a WRITE while a fork copies */
+
+enum { PATIENCE = 20 }; /* seconds, which pass only if devices stand still until the copy is made */
+static sem_t copies, written;
+static volatile int forks; /* this process, and the copy has not begun */
+
+/* In front of libc's, which the heap copies by: the copy waits for a WRITE of another thread. */
+ssize_t pread64(int fd, void *to, size_t bytes, off_t at) {
+    struct timespec limit;
+    if (forks) {
+        forks = 0;
+        clock_gettime(CLOCK_REALTIME, &limit);
+        limit.tv_sec += PATIENCE;
+        NEED(!sem_post(&copies) && !sem_timedwait(&written, &limit));
+    }
+    return syscall(SYS_pread64, fd, to, bytes, at);
+}
+
+ssize_t pread(int fd, void *to, size_t bytes, off_t at) { return pread64(fd, to, bytes, at); }
+
+static void *write_meanwhile(void *arg) {
+    struct ibv_wc wc;
+    int n;
+    NEED(!sem_wait(&copies));
+    post(MOST, 1);
+    while (!(n = ibv_poll_cq(writer.cq, 1, &wc)))
+        sched_yield();
+    NEED(n == 1 && wc.status == IBV_WC_SUCCESS && !sem_post(&written));
+    return arg;
+}
+
+static void fork_beside_a_write(void) {
+    pthread_t thread;
+    int status;
+    memset(memory[0], 1, MOST);
+    NEED(!sem_init(&copies, 0, 0) && !sem_init(&written, 0, 0));
+    NEED(!pthread_create(&thread, NULL, write_meanwhile, NULL));
+    forks = 1;
+    pid_t child = fork();
+    if (!child)
+        _exit(memory[0][MOST - 1] != 1);
+    NEED(!forks); /* the heap has been copied */
+    NEED(waitpid(child, &status, 0) == child && status == 0);
+    NEED(!pthread_join(thread, NULL) && memory[1][MOST - 1] == 1);
+}
+
 int main(int argc, char **argv) {
     int n;
     pthread_t poller;
@@ -167,7 +218,7 @@ int main(int argc, char **argv) {
     }
     NEED((writer.context = ibv_open_device(*list)) && (target.context = ibv_open_device(*list)));
     for (int i = 0; i < 2; i++) {
-        if (strcmp(argv[2], "heap"))
+        if (!strcmp(argv[2], "malloc"))
             NEED((memory[i] = malloc(MOST)));
         else
             NEED(!posix_memalign((void **)&memory[i], 4096, MOST));
@@ -178,6 +229,10 @@ int main(int argc, char **argv) {
     open_side(&target, memory[1]);
     connect_to(&writer, &target);
     connect_to(&target, &writer);
+    if (!strcmp(argv[2], "copy")) {
+        fork_beside_a_write();
+        return 0;
+    }
     NEED(!pthread_create(&poller, NULL, poll_last_bytes, NULL));
     write_all();
     NEED(!pthread_join(poller, NULL));

@@ -66,7 +66,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, more in {
         "heap": ("-rdynamic",),
         "early": ("-shared", "-fPIC", "-Wl,-z,initfirst"),
-        "order": (f"-I{INCLUDE}", f"-L{libraries()}", "-l:libibverbs.so.1"),
+        "order": ("-rdynamic", f"-I{INCLUDE}", f"-L{libraries()}", "-l:libibverbs.so.1"),
     }.items():
         subprocess.run(["cc", *STRICT, HERE / f"{name}.c", "-o", folder / name, *more], check=True)
     return folder
@@ -106,3 +106,8 @@ def test_last_byte_of_a_write_comes_last(programs: Path, way: tuple[str, bool, s
 
 def test_memory_is_registered_beside_forks(programs: Path) -> None:
     run(programs / "order", "roce_lo", "forks")
+
+
+@pytest.mark.parametrize("local", ["off", "on"])
+def test_a_device_works_while_a_fork_copies_the_heap(programs: Path, local: str) -> None:
+    run(programs / "order", "roce_lo", "copy", RNIC_LOCAL=local)

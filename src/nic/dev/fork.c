@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "dev/dev.h"
+#include "nic_heap.h"
 
 /* The one mutable global: fork knows no arguments. */
 static struct dev *devices;
@@ -88,7 +89,12 @@ static void in_child(void) {
     pthread_setcancelstate(cancel_state, NULL);
 }
 
-static void install(void) { pthread_atfork(before, in_parent, in_child); }
+/* The copy of a program's heap takes time in which peers are not to wait: it is made before the locks are taken. */
+static void install(void) {
+    static struct rnic_heap_fork ours = {before, in_parent, in_child, NULL};
+    if (!rnic_heap_at_fork || !rnic_heap_at_fork(&ours))
+        pthread_atfork(before, in_parent, in_child);
+}
 
 void fork_register(struct dev *dev) {
     pthread_mutex_lock(&devices_lock);
