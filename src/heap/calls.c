@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "heap.h"
-#include "next.h"
+#include "libc/next.h"
 
 void free_sized(void *at, size_t size); /* of C23 */
 void free_aligned_sized(void *at, size_t alignment, size_t size);

@@ -89,20 +89,21 @@ static bool is_unlimited(int what) {
 }
 
 static int open_file(void) {
-    struct stat st;
+    struct stat st = {0};
     int low = memfd_create(RNIC_HEAP_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     int fd = low < 0 ? -1 : fcntl(low, F_DUPFD_CLOEXEC, OUT_OF_THE_WAY);
     if (fd >= 0)
         close(low);
     else
         fd = low;
-    if (fd < 0 || (ftruncate(fd, HEAP_BYTES) == 0 &&
-                   fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0 && fstat(fd, &st) == 0)) {
-        heap.inode = fd < 0 ? 0 : st.st_ino;
-        return fd;
+    if (fd >= 0 && (ftruncate(fd, HEAP_BYTES) ||
+                    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) || fstat(fd, &st))) {
+        close(fd);
+        return -1;
     }
-    close(fd);
-    return -1;
+    heap.inode = st.st_ino;
+    heap.device = st.st_dev;
+    return fd;
 }
 
 /* Addresses alone, with the spare ones; the base is aligned as far as anybody may ask. */
@@ -149,7 +150,7 @@ void rnic_heap_begin(void) {
 
 bool heap_is_open(void) {
     struct stat st;
-    return heap.fd >= 0 && fstat(heap.fd, &st) == 0 && st.st_ino == heap.inode;
+    return heap.fd >= 0 && fstat(heap.fd, &st) == 0 && st.st_ino == heap.inode && st.st_dev == heap.device;
 }
 
 static bool map_up_to(size_t bytes) {
@@ -305,17 +306,20 @@ static bool may_leave(uint32_t i, uint32_t n) {
     return may;
 }
 
+/* A part that cannot be moved stays in the file, with its bytes.  Whichever it is, peers are to use none of it. */
 static void leave_file(uint32_t i, uint32_t n) {
     size_t bytes = n * heap.page, from = i * heap.page;
     void *copy = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (copy == MAP_FAILED)
         return;
-    if (own_copy(from, from + bytes, copy) && own_replace(from, from + bytes, copy)) {
-        clear(i, n);
-        for (uint32_t k = i; k < i + n; k++)
-            is[k] |= OWN;
-    } else
+    if (!own_copy(from, from + bytes, copy)) {
         munmap(copy, bytes);
+        return;
+    }
+    if (own_replace(from, from + bytes, copy)) /* else some addresses of the copy may be of others by now */
+        clear(i, n);
+    for (uint32_t k = i; k < i + n; k++)
+        is[k] |= OWN;
 }
 
 void heap_leave_file(const void *at) {
@@ -327,7 +331,7 @@ void heap_leave_file(const void *at) {
     uint32_t i = index_of(at);
     while (i && !(is[i] & BEGINS))
         i--;
-    if (index_of(at) - i < length_of(i) && may_leave(i, length_of(i)))
+    if (is[i] & BEGINS && index_of(at) - i < length_of(i) && may_leave(i, length_of(i)))
         leave_file(i, length_of(i));
     heap_unlock();
     heap_let_forks();

@@ -30,7 +30,8 @@ struct heap {
     bool watches_forks;                                 /* else there is no heap; written when the library is loaded */
     enum { HEAP_UNUSED, HEAP_USABLE, HEAP_OVER } state; /* under the lock, as all that follows */
     int fd;         /* the file; -1: there is none, and what is mapped is this process' alone */
-    uint64_t inode; /* of the file: programs close descriptors that are not theirs */
+    uint64_t inode; /* of the file, on its device: programs close descriptors that are not theirs */
+    uint64_t device;
     size_t page;    /* bytes */
     size_t mapped;  /* bytes from the base on */
     bool forking;   /* what was handed out now, the child would not have */
@@ -40,7 +41,7 @@ extern struct heap heap;
 /* The addresses of the heap, of which [0] is the base; both 0 before it is used.  Written once. */
 extern _Atomic uintptr_t heap_range[2];
 static inline bool heap_has(const void *at) {
-    return (uintptr_t)at < atomic_load_explicit(&heap_range[1], memory_order_relaxed) &&
+    return (uintptr_t)at < atomic_load_explicit(&heap_range[1], memory_order_acquire) && /* the base is there, too */
            (uintptr_t)at >= atomic_load_explicit(&heap_range[0], memory_order_relaxed);
 }
 static inline uint8_t *heap_base(void) { return (uint8_t *)heap_range[0]; }

@@ -3,6 +3,7 @@
  * Pages of the file become memory of this process alone: a copy of them, and then the copy in their place.  Programs change
  * protections, map other files over their memory, and close descriptors that are not theirs.
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,9 +36,9 @@ static bool copy_file(off_t first, off_t end, uint8_t *copy) {
         to = to < from || to > end ? end : to;
         if (!copy_part(from, to, copy + (from - first)))
             return false;
-        from = to == end ? -1 : lseek(heap.fd, to, SEEK_DATA);
+        from = to == end ? end : lseek(heap.fd, to, SEEK_DATA);
     }
-    return true;
+    return from >= end || errno == ENXIO; /* there is no more */
 }
 
 /* The program has closed the file.  This also reads pages that it has protected; what is not mapped any more is left out. */

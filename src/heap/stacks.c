@@ -9,7 +9,7 @@
 #include <ucontext.h>
 
 #include "heap.h"
-#include "next.h"
+#include "libc/next.h"
 
 #define MOST 16 /* arguments of a context's function */
 

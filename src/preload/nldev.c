@@ -19,8 +19,8 @@
 
 #include "preload.h"
 
-#define MOST_ANSWER 65536 /* bytes of a file */
-#define MOST_REQUEST 4096
+#define MOST_REQUEST 4096 /* bytes */
+#define MOST_PART 4096    /* bytes that are sent at once, of several messages: programs have room for a page */
 #define NO_DEVICE UINT32_MAX
 
 struct request {
@@ -98,60 +98,77 @@ static int understand(const uint8_t *bytes, size_t length, struct request *reque
     return 0;
 }
 
-/* The length of the file that answers; -1 and errno. */
-static ssize_t answer_of(const struct request *request, uint8_t *room, size_t size) {
-    char path[PATH_MAX];
-    int n =
-        request->device == NO_DEVICE
-            ? snprintf(path, sizeof path, "%s/netlink/%u", run_folder(), request->head.nlmsg_type)
-            : snprintf(path, sizeof path, "%s/netlink/%u.%u", run_folder(), request->head.nlmsg_type, request->device);
-    int fd = n < (int)sizeof path ? (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0) : -1;
-    ssize_t length = fd < 0 ? -1 : syscall(SYS_read, fd, room, size);
-    if (fd >= 0)
-        syscall(SYS_close, fd);
-    return length;
+/* The file that answers; -1 and errno. */
+static int open_answer(const struct request *request) {
+    char path[strlen(run_folder()) + sizeof "/netlink/65535.4294967295"];
+    int n = sprintf(path, "%s/netlink/%u", run_folder(), request->head.nlmsg_type);
+    if (request->device != NO_DEVICE)
+        sprintf(path + n, ".%u", request->device);
+    return (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
 }
 
-/* To this socket itself, as the answer to a request. */
-static void send_back(int fd, struct nlmsghdr *message, const struct request *request) {
-    struct sockaddr_nl self;
-    socklen_t length = sizeof self;
-    if (syscall(SYS_getsockname, fd, &self, &length))
-        return;
-    message->nlmsg_seq = request->head.nlmsg_seq;
-    message->nlmsg_pid = self.nl_pid;
-    self.nl_groups = 0;
-    syscall(SYS_sendto, fd, message, message->nlmsg_len, MSG_DONTWAIT, &self, sizeof self);
+/* To this socket itself. */
+static void send_back(int fd, const void *messages, size_t length, struct sockaddr_nl *self) {
+    syscall(SYS_sendto, fd, messages, length, MSG_DONTWAIT, self, sizeof *self);
+}
+
+/* The messages at the begin that are whole become answers to a request: the number of their bytes. */
+static size_t address(uint8_t *messages, size_t length, const struct request *request, uint32_t port) {
+    struct nlmsghdr head;
+    size_t at = 0;
+    while (at + sizeof head <= length) {
+        memcpy(&head, messages + at, sizeof head);
+        if (head.nlmsg_len < sizeof head || NLMSG_ALIGN(head.nlmsg_len) > length - at)
+            break;
+        head.nlmsg_seq = request->head.nlmsg_seq;
+        head.nlmsg_pid = port;
+        memcpy(messages + at, &head, sizeof head);
+        at += NLMSG_ALIGN(head.nlmsg_len);
+    }
+    return at;
+}
+
+static int send_answer(int fd, const struct request *request, struct sockaddr_nl *self) {
+    uint8_t part[MOST_PART];
+    int file = open_answer(request);
+    ssize_t n;
+    if (file < 0)
+        return EOPNOTSUPP;
+    for (off_t at = 0; (n = syscall(SYS_pread64, file, part, sizeof part, at)) > 0;) {
+        size_t whole = address(part, (size_t)n, request, self->nl_pid);
+        if (!whole)
+            break;
+        send_back(fd, part, whole, self);
+        at += (off_t)whole;
+    }
+    syscall(SYS_close, file);
+    return 0;
 }
 
 /* An error, or 0: the request has been carried out. */
-static void send_end(int fd, const struct request *request, int why) {
+static void send_end(int fd, const struct request *request, int why, struct sockaddr_nl *self) {
     struct {
         struct nlmsghdr head;
         struct nlmsgerr body;
-    } end = {{sizeof end, NLMSG_ERROR, 0, 0, 0}, {-why, request->head}};
+    } end = {{sizeof end, NLMSG_ERROR, 0, request->head.nlmsg_seq, self->nl_pid}, {-why, request->head}};
     if (!why && request->head.nlmsg_flags & NLM_F_DUMP) {
         end.head.nlmsg_type = NLMSG_DONE;
         end.head.nlmsg_flags = NLM_F_MULTI;
         end.head.nlmsg_len = sizeof end.head + sizeof end.body.error;
     }
     if (why || request->head.nlmsg_flags & (NLM_F_ACK | NLM_F_DUMP))
-        send_back(fd, &end.head, request);
+        send_back(fd, &end, end.head.nlmsg_len, self);
 }
 
-static void answer(int fd, const uint8_t *bytes, size_t length) {
+__attribute__((noinline)) static void answer(int fd, const uint8_t *bytes, size_t length) {
     struct request request;
-    _Alignas(struct nlmsghdr) uint8_t room[MOST_ANSWER];
+    struct sockaddr_nl self;
+    socklen_t size = sizeof self;
     int why = understand(bytes, length, &request);
-    ssize_t end = why ? -1 : answer_of(&request, room, sizeof room);
-    for (ssize_t at = 0; at + (ssize_t)sizeof(struct nlmsghdr) <= end;) {
-        struct nlmsghdr *message = (struct nlmsghdr *)(room + at);
-        if (message->nlmsg_len < sizeof *message || message->nlmsg_len > (size_t)(end - at))
-            break;
-        at += NLMSG_ALIGN(message->nlmsg_len);
-        send_back(fd, message, &request);
-    }
-    send_end(fd, &request, why ? why : end < 0 ? EOPNOTSUPP : 0);
+    if (syscall(SYS_getsockname, fd, &self, &size))
+        return;
+    self.nl_groups = 0;
+    send_end(fd, &request, why ? why : send_answer(fd, &request, &self), &self);
 }
 
 EXPORT ssize_t sendto(int fd, const void *buf, size_t length, int flags, const struct sockaddr *to, socklen_t size) {
@@ -161,11 +178,10 @@ EXPORT ssize_t sendto(int fd, const void *buf, size_t length, int flags, const s
     return (ssize_t)length;
 }
 
-EXPORT ssize_t sendmsg(int fd, const struct msghdr *message, int flags) {
+/* Apart from sendmsg(), which signal handlers call on small stacks. */
+__attribute__((noinline)) static ssize_t answer_parts(int fd, const struct msghdr *message) {
     uint8_t bytes[MOST_REQUEST];
     size_t length = 0;
-    if (!message || !to_kernel(fd, message->msg_name, message->msg_namelen))
-        return NEXT(sendmsg)(fd, message, flags);
     for (size_t i = 0; i < message->msg_iovlen; i++) {
         if (message->msg_iov[i].iov_len > sizeof bytes - length) {
             errno = EMSGSIZE;
@@ -176,4 +192,10 @@ EXPORT ssize_t sendmsg(int fd, const struct msghdr *message, int flags) {
     }
     answer(fd, bytes, length);
     return (ssize_t)length;
+}
+
+EXPORT ssize_t sendmsg(int fd, const struct msghdr *message, int flags) {
+    if (!message || !to_kernel(fd, message->msg_name, message->msg_namelen))
+        return NEXT(sendmsg)(fd, message, flags);
+    return answer_parts(fd, message);
 }

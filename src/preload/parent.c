@@ -11,11 +11,11 @@
 
 #include "preload.h"
 
-/* The process number in the folder's name, "rnic-run-NUMBER-..."; 0: it has none. */
+/* The process number in the folder's name, "rnic-run-NUMBER-..."; -1: it has none. (0 is a parent of another PID namespace.) */
 static pid_t maker_of(const char *folder) {
     static const char prefix[] = "/rnic-run-";
     const char *name = strrchr(folder, '/');
-    return name && !strncmp(name, prefix, sizeof prefix - 1) ? (pid_t)strtol(name + sizeof prefix - 1, NULL, 10) : 0;
+    return name && !strncmp(name, prefix, sizeof prefix - 1) ? (pid_t)strtol(name + sizeof prefix - 1, NULL, 10) : -1;
 }
 
 /* Only a child of `rnic run` itself: what it starts is its own affair, as with a terminal. */

@@ -13,7 +13,6 @@
 #ifndef RNIC_PRELOAD_H
 #define RNIC_PRELOAD_H
 
-#include <dlfcn.h>
 #include <limits.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -21,19 +20,7 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 
-#define EXPORT __attribute__((visibility("default")))
-
-/* The function of the next library that has it: usually libc.  It is looked up at the first call. */
-#define NEXT(name)                                                                                                     \
-    ({                                                                                                                 \
-        static _Atomic(void *) known_;                                                                                 \
-        void *found_ = atomic_load_explicit(&known_, memory_order_relaxed);                                            \
-        if (!found_) {                                                                                                 \
-            found_ = dlsym(RTLD_NEXT, #name);                                                                          \
-            atomic_store_explicit(&known_, found_, memory_order_relaxed);                                              \
-        }                                                                                                              \
-        (__typeof__(&name))found_;                                                                                     \
-    })
+#include "libc/next.h"
 
 /* ---------------------------------------------------------------- where.c: which paths, and where they lie */
 

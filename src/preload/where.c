@@ -18,17 +18,19 @@ static const struct prefix {
     PREFIX("/dev/infiniband"),          PREFIX("/sys/devices/pciffff:00"), /* no machine has this PCI domain */
 };
 
-/* Copied once, as programs change their environment: written by the constructor, or by a call ahead of it. */
+/* Copied once, as programs change their environment: by the constructor, or by a call ahead of it. */
 static char folder[PATH_MAX];
 static atomic_int state; /* 0: not read yet, 1: no folder, 2: there is one */
 
-__attribute__((constructor)) static void read_environment(void) {
+static void read_environment(void) {
     const char *run = getenv("RNIC_RUN");
     bool has = run && *run == '/' && strlen(run) < sizeof folder;
     if (has)
         strcpy(folder, run);
     atomic_store(&state, has ? 2 : 1);
 }
+
+__attribute__((constructor)) static void begin(void) { run_folder(); }
 
 const char *run_folder(void) {
     if (!atomic_load_explicit(&state, memory_order_acquire))

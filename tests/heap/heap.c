@@ -13,6 +13,8 @@
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
+#include <spawn.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -21,6 +23,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -56,6 +59,32 @@ static char *pages(size_t bytes) {
     NEED(at && (uintptr_t)at % PAGE == 0);
     return at;
 }
+
+/* Functions of libc that the library calls, ahead of libc's. */
+static int copies;     /* parts of the file that were read */
+static int moves_left; /* ahead of one that fails; 0: none fails */
+static bool no_holes;  /* nobody can tell them */
+
+ssize_t pread64(int file, void *to, size_t bytes, off_t at) {
+    copies++;
+    return syscall(SYS_pread64, file, to, bytes, at);
+}
+ssize_t pread(int file, void *to, size_t bytes, off_t at) { return pread64(file, to, bytes, at); }
+
+void *mremap(void *at, size_t old, size_t new, int how, ...) {
+    va_list list;
+    va_start(list, how);
+    void *to = va_arg(list, void *);
+    va_end(list);
+    errno = ENOMEM;
+    return moves_left && !--moves_left ? MAP_FAILED : (void *)syscall(SYS_mremap, at, old, new, how, to);
+}
+
+off_t lseek64(int file, off_t at, int whence) {
+    errno = EIO;
+    return no_holes ? -1 : syscall(SYS_lseek, file, at, whence);
+}
+off_t lseek(int file, off_t at, int whence) { return lseek64(file, at, whence); }
 
 static void fill(char *at, size_t bytes, char value) { memset(at, value, bytes); }
 
@@ -449,6 +478,49 @@ static void stacks(void) {
     NEED(!sigaltstack(&stack, NULL) && !sigaction(SIGUSR1, &action, NULL) && !raise(SIGUSR1) && handled);
 }
 
+static void use_as_stack(char *at, size_t bytes) {
+    NEED(!sigaltstack(&(stack_t){.ss_sp = at, .ss_size = bytes}, NULL));
+}
+
+static void free_stacks(void) {
+    char *at = pages(MIB), *volatile was = at;
+    free(at);
+    use_as_stack(was, MIB);
+    at = pages(PAGE);
+    NEED(lies_in_file(at, PAGE));
+}
+
+/* Some of it is in the file, and some is not: peers do not use it, and it is all there. */
+static void half_a_stack(void) {
+    char *at = pages(3 * MIB);
+    fill(at, 3 * MIB, 1);
+    NEED(!mprotect(at + MIB, MIB, PROT_READ));
+    moves_left = 2;
+    use_as_stack(at, 3 * MIB);
+    NEED(!moves_left && is_all(at, 3 * MIB, 1));
+    NEED(!lies_in_file(at, 3 * MIB) && !lies_in_file(at, 1));
+    NEED(end_of(writes, at) == 0 && at[0] == 1);
+}
+
+/* ---------------------------------------------------------------- children that copy nothing */
+
+static void spawns(void) {
+    extern char **environ;
+    char *at = pages(MIB), *words[] = {"true", NULL};
+    int status;
+    pid_t pid;
+    fill(at, MIB, 1);
+    NEED(system("exit 3") == 3 << 8);
+    FILE *from = popen("true", "r");
+    NEED(from && pclose(from) == 0);
+    NEED(!posix_spawnp(&pid, "true", NULL, NULL, words, environ) && waitpid(pid, &status, 0) == pid && !status);
+    if (!(pid = vfork()))
+        _exit(0);
+    NEED(waitpid(pid, &status, 0) == pid && !status);
+    NEED(copies == 0 && lies_in_file(at, MIB));
+    NEED(end_of(writes, at) == 0 && copies > 0);
+}
+
 /* ---------------------------------------------------------------- what else a program does with memory */
 
 static void forgets(char *at) {
@@ -576,6 +648,14 @@ static void no_copy(void) {
     NEED(WIFEXITED(status) && WEXITSTATUS(status) == 127 && at[0] == 1);
 }
 
+static void no_file(void) {
+    char *at = pages(PAGE);
+    *at = 1;
+    no_holes = true;
+    int status = end_of(writes, at);
+    NEED(WIFEXITED(status) && WEXITSTATUS(status) == 127 && at[0] == 1);
+}
+
 static void limited_by(int what, size_t bytes) {
     limit_to(what, bytes);
     begin();
@@ -603,6 +683,9 @@ int main(int argc, char **argv) {
                {"early handlers", early_handlers, false},
                {"masks", masks, false},
                {"stacks", stacks, false},
+               {"free stacks", free_stacks, false},
+               {"half a stack", half_a_stack, false},
+               {"spawns", spawns, false},
                {"forgotten", forgotten, false},
                {"given", given, false},
                {"wrong", wrong, false},
@@ -610,6 +693,7 @@ int main(int argc, char **argv) {
                {"unused", unused, true},
                {"limited later", limited_later, false},
                {"no copy", no_copy, false},
+               {"no file", no_file, false},
                {"limited file", limited_file, true},
                {"limited space", limited_space, true}};
     for (size_t i = 0; argc == 2 && i < sizeof all / sizeof *all; i++) {

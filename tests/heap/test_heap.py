@@ -41,13 +41,16 @@ SIDES = [
     "handlers",
     "masks",
     "stacks",
+    "free stacks",
+    "half a stack",
+    "spawns",
     "forgotten",
     "given",
     "wrong",
     "descriptor",
     "unused",
 ]
-SIDES += ["limited later", "no copy", "limited file", "limited space"]
+SIDES += ["limited later", "no copy", "no file", "limited file", "limited space"]
 WAYS = {
     "mapped": ("on", True, "heap"),
     "mapped, many at once": ("on", True, "heap 100"),

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from ibverbs.programs import DEVICE, OURS, compiled, run
+from ibverbs.programs import DEVICE, LIBRARY, OURS, compiled, run
 
 pytestmark = pytest.mark.own_way
 
@@ -21,3 +22,21 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("local", ["on", "off"])
 def test_calls_behave_as_with_drivers_of_hardware(program: Path, local: str) -> None:
     assert run(program, DEVICE, RNIC_LOCAL=local, RNIC_VERBS_DEBUG="0").text == ""
+
+
+LEFT = """
+import _ctypes, ctypes, os, sys
+library = ctypes.CDLL(sys.argv[1])
+library.ibv_get_device_list.restype = ctypes.POINTER(ctypes.c_void_p)
+library.ibv_open_device.restype = ctypes.c_void_p
+assert library.ibv_open_device(ctypes.c_void_p(library.ibv_get_device_list(None)[0]))
+_ctypes.dlclose(library._handle)
+assert sys.argv[1] in open("/proc/self/maps").read(), "the device's thread has no code any more"
+if not (child := os.fork()):
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_a_library_that_is_unloaded_with_an_open_device_stays() -> None:
+    assert run(sys.executable, "-c", LEFT, LIBRARY).text == ""

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The functions of libc that the library stands in front of.
+ * For libraries that stand in front of libc: src/heap and src/preload.
  */
-#ifndef RNIC_HEAP_NEXT_H
-#define RNIC_HEAP_NEXT_H
+#ifndef RNIC_LIBC_NEXT_H
+#define RNIC_LIBC_NEXT_H
 
 #include <dlfcn.h>
 #include <stdatomic.h>
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* The function of the next library that has it, looked up at the first call. */
+/* The function of the next library that has it: usually libc.  It is looked up at the first call. */
 #define NEXT(name)                                                                                                     \
     ({                                                                                                                 \
         static _Atomic(void *) known_;                                                                                 \
