@@ -107,9 +107,9 @@ static int open_answer(const struct request *request) {
     return (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
 }
 
-/* To this socket itself. */
-static void send_back(int fd, const void *messages, size_t length, struct sockaddr_nl *self) {
-    syscall(SYS_sendto, fd, messages, length, MSG_DONTWAIT, self, sizeof *self);
+/* To this socket itself; false: it has no room for more. */
+static bool send_back(int fd, const void *messages, size_t length, const struct sockaddr_nl *self) {
+    return syscall(SYS_sendto, fd, messages, length, MSG_DONTWAIT, self, sizeof *self) >= 0;
 }
 
 /* The messages at the begin that are whole become answers to a request: the number of their bytes. */
@@ -128,25 +128,26 @@ static size_t address(uint8_t *messages, size_t length, const struct request *re
     return at;
 }
 
-static int send_answer(int fd, const struct request *request, struct sockaddr_nl *self) {
+/* 0 or an error. */
+static int send_answer(int fd, const struct request *request, const struct sockaddr_nl *self) {
     uint8_t part[MOST_PART];
-    int file = open_answer(request);
-    ssize_t n;
-    if (file < 0)
-        return EOPNOTSUPP;
-    for (off_t at = 0; (n = syscall(SYS_pread64, file, part, sizeof part, at)) > 0;) {
-        size_t whole = address(part, (size_t)n, request, self->nl_pid);
+    int file = open_answer(request), why = file < 0 ? EOPNOTSUPP : 0;
+    size_t whole;
+    for (off_t at = 0; !why; at += (off_t)whole) {
+        ssize_t n = syscall(SYS_pread64, file, part, sizeof part, at);
+        whole = n < 0 ? 0 : address(part, (size_t)n, request, self->nl_pid);
         if (!whole)
             break;
-        send_back(fd, part, whole, self);
-        at += (off_t)whole;
+        if (!send_back(fd, part, whole, self))
+            why = ENOBUFS;
     }
-    syscall(SYS_close, file);
-    return 0;
+    if (file >= 0)
+        syscall(SYS_close, file);
+    return why;
 }
 
 /* An error, or 0: the request has been carried out. */
-static void send_end(int fd, const struct request *request, int why, struct sockaddr_nl *self) {
+static bool send_end(int fd, const struct request *request, int why, const struct sockaddr_nl *self) {
     struct {
         struct nlmsghdr head;
         struct nlmsgerr body;
@@ -156,29 +157,31 @@ static void send_end(int fd, const struct request *request, int why, struct sock
         end.head.nlmsg_flags = NLM_F_MULTI;
         end.head.nlmsg_len = sizeof end.head + sizeof end.body.error;
     }
-    if (why || request->head.nlmsg_flags & (NLM_F_ACK | NLM_F_DUMP))
-        send_back(fd, &end, end.head.nlmsg_len, self);
+    if (!why && !(request->head.nlmsg_flags & (NLM_F_ACK | NLM_F_DUMP)))
+        return true;
+    return send_back(fd, &end, end.head.nlmsg_len, self);
 }
 
-__attribute__((noinline)) static void answer(int fd, const uint8_t *bytes, size_t length) {
+/* What sendto() or sendmsg() returns, which signal handlers call on small stacks, but not for this. */
+__attribute__((noinline)) static ssize_t answer(int fd, const uint8_t *bytes, size_t length) {
     struct request request;
     struct sockaddr_nl self;
     socklen_t size = sizeof self;
-    int why = understand(bytes, length, &request);
     if (syscall(SYS_getsockname, fd, &self, &size))
-        return;
+        return -1;
     self.nl_groups = 0;
-    send_end(fd, &request, why ? why : send_answer(fd, &request, &self), &self);
+    int why = understand(bytes, length, &request);
+    why = why ? why : send_answer(fd, &request, &self);
+    if (why != ENOBUFS && send_end(fd, &request, why, &self))
+        return (ssize_t)length;
+    errno = ENOBUFS; /* nobody would wait for the end */
+    return -1;
 }
 
 EXPORT ssize_t sendto(int fd, const void *buf, size_t length, int flags, const struct sockaddr *to, socklen_t size) {
-    if (!to_kernel(fd, to, size))
-        return NEXT(sendto)(fd, buf, length, flags, to, size);
-    answer(fd, buf, length);
-    return (ssize_t)length;
+    return to_kernel(fd, to, size) ? answer(fd, buf, length) : NEXT(sendto)(fd, buf, length, flags, to, size);
 }
 
-/* Apart from sendmsg(), which signal handlers call on small stacks. */
 __attribute__((noinline)) static ssize_t answer_parts(int fd, const struct msghdr *message) {
     uint8_t bytes[MOST_REQUEST];
     size_t length = 0;
@@ -190,8 +193,7 @@ __attribute__((noinline)) static ssize_t answer_parts(int fd, const struct msghd
         memcpy(bytes + length, message->msg_iov[i].iov_base, message->msg_iov[i].iov_len);
         length += message->msg_iov[i].iov_len;
     }
-    answer(fd, bytes, length);
-    return (ssize_t)length;
+    return answer(fd, bytes, length);
 }
 
 EXPORT ssize_t sendmsg(int fd, const struct msghdr *message, int flags) {

@@ -18,7 +18,8 @@ static const struct prefix {
     PREFIX("/dev/infiniband"),          PREFIX("/sys/devices/pciffff:00"), /* no machine has this PCI domain */
 };
 
-/* Copied once, as programs change their environment: by the constructor, or by a call ahead of it. */
+/* Copied once, as programs change their environment: by the constructor, or by a call ahead of it, which finds nothing if
+ * libc does not have the environment yet. */
 static char folder[PATH_MAX];
 static atomic_int state; /* 0: not read yet, 1: no folder, 2: there is one */
 
@@ -30,7 +31,10 @@ static void read_environment(void) {
     atomic_store(&state, has ? 2 : 1);
 }
 
-__attribute__((constructor)) static void begin(void) { run_folder(); }
+__attribute__((constructor)) static void begin(void) {
+    if (!run_folder())
+        read_environment();
+}
 
 const char *run_folder(void) {
     if (!atomic_load_explicit(&state, memory_order_acquire))

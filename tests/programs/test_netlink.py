@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import pytest
 
 import rnic
 from ibverbs.programs import DEVICE
-from rnic.programs.netlink import Attr, Cmd
+from rnic.programs.netlink import Attr, Cmd, kind
 from ucma.under import Program, need, needs_libraries
 
 pytestmark = needs_libraries
@@ -31,13 +32,13 @@ with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 20) as s:
         s.sendmsg([request[:7], request[7:]], [], 0, (0, 0))
     else:
         s.sendto(request, (0, 0))
-    while True:
-        answer = s.recv(8192)
+    kind, answer = 0, b""
+    while kind not in (2, 3) or answer:
+        answer = answer or s.recv(4096)
         length, kind, flags, seq, pid = struct.unpack_from("=IHHII", answer)
         print(kind, struct.unpack_from("=i", answer, 16)[0] if kind in (2, 3) else length)
-        assert len(answer) >= length and pid == s.getsockname()[0]
-        if kind in (2, 3):
-            break
+        assert len(answer) >= length and pid == s.getsockname()[0] and seq == 0
+        answer = answer[length + 3 & ~3:]
 """
 GET, DUMP = "0114", "0503"  # the type of a request, and its flags: REQUEST, ACK, DUMP
 
@@ -124,6 +125,27 @@ def test_all_devices_at_once(folder: Path) -> None:
         lines = program.good().splitlines()
     assert len(lines) == len(rnic.get_device_list()) + 1
     assert lines[-1] == "3 0"
+
+
+def dumped(folder: Path, messages: int) -> str:
+    """What a program sees of so many messages, all of them devices."""
+    (folder / "netlink").mkdir()
+    (folder / "netlink" / f"{kind(Cmd.GET)}").write_bytes(
+        struct.pack("=IHHII100x", 116, kind(Cmd.GET), 2, 7, 7) * messages
+    )
+    request = f"10000000{GET}{DUMP}" + "00" * 8
+    with Program(sys.executable, "-c", ASK, request, "sendto", within=folder) as program:
+        program.wait()
+        return program.text
+
+
+def test_hundreds_of_devices(tmp_path: Path) -> None:
+    lines = dumped(tmp_path, 600).splitlines()
+    assert lines == [f"{kind(Cmd.GET)} 116"] * 600 + ["3 0"]
+
+
+def test_more_devices_than_a_socket_has_room_for_are_an_error(tmp_path: Path) -> None:
+    assert "No buffer space available" in dumped(tmp_path, 100000)
 
 
 def enumerators() -> Iterator[tuple[str, int]]:

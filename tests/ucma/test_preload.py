@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import errno
+import shutil
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -253,6 +256,43 @@ def test_end_of_the_server_is_an_error(tmp_path: Path) -> None:
     assert found.read_text() == repr([errno.EIO, errno.EIO, errno.ENODEV])
 
 
-def test_files_are_opened_on_a_small_stack(tmp_path: Path) -> None:
+def test_files_are_opened_and_messages_sent_on_a_small_stack(tmp_path: Path) -> None:
     with Program(compiled("smallstack", tmp_path)) as program:
         assert program.good() == "handled\n"
+
+
+EARLY = """
+#include <stdlib.h>
+#include <unistd.h>
+__attribute__((constructor)) static void first(void) {
+    (void)!access("/sys/class/infiniband", F_OK);
+    unsetenv("RNIC_RUN");
+}
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("-Wl,-z,initfirst",)], ids=["with libc", "ahead of libc"])
+def test_calls_ahead_of_the_constructor(options: tuple[str, ...], tmp_path: Path) -> None:
+    """Another library's may come first, and even before libc has the environment."""
+    early = tmp_path / "early.so"
+    words = ["cc", "-shared", "-fPIC", *options, "-xc", "-", "-o", early]
+    if not shutil.which("cc") or subprocess.run(words, input=EARLY, text=True, check=False).returncode:
+        pytest.skip("needs a C compiler")
+    with Program("sh", "-c", f"LD_PRELOAD=$LD_PRELOAD:{early} exec ls /sys/class/infiniband") as program:
+        assert "roce_lo" in program.good()
+
+
+WISH = """
+import ctypes
+signal = ctypes.c_int()
+ctypes.CDLL(None).prctl(2, ctypes.byref(signal))
+print(signal.value)
+"""
+
+
+def test_parent_of_another_namespace_is_not_rnic_run(tmp_path: Path) -> None:
+    words = ["unshare", "--map-root-user", "--pid", "--fork"]
+    if subprocess.run([*words, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("needs unshare of Debian's util-linux, and namespaces of users")
+    with Program(*words, sys.executable, "-c", WISH, within=tmp_path) as program:
+        assert program.good() == "0\n"
