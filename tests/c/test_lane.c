@@ -692,8 +692,16 @@ static void without_descriptors_nobody_can_tell(void) {
 }
 
 static void without_memory_there_is_no_lane_and_nothing_is_left_of_it(void) {
+    struct rlimit files, short_files = {0};
     begin();
     int before = open_descriptors();
+    CHECK_EQ(getrlimit(RLIMIT_FSIZE, &files), 0);
+    short_files.rlim_max = files.rlim_max;
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &short_files), 0);
+    int too_long = lane_ask(&ends[0], slots[1].number, &self[0], &of_both, now);
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &files), 0);
+    CHECK_EQ(too_long, -EFBIG);
+    CHECK_EQ(open_descriptors(), before);
     without_memory = true;
     int rc = lane_ask(&ends[0], slots[1].number, &self[0], &of_both, now);
     without_memory = false;

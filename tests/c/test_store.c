@@ -377,6 +377,27 @@ static void without_seals_or_room_neither(void) {
     end();
 }
 
+/* Where files may not be so long (ulimit -f), a call fails; no signal ends the program. */
+static void without_long_files_neither(void) {
+    struct rlimit before, limit;
+    uint64_t offset;
+    struct store none;
+    uint8_t *at;
+    int fd;
+    begin();
+    CHECK_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+    limit = (struct rlimit){STORE_TABLE - 1, before.rlim_max};
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    CHECK_EQ(store_open(&none, "lo", 1, &err), -EFBIG);
+    CHECK(strstr(err.text, "ulimit -f"));
+    CHECK_EQ(store_alloc(&s, 1, &offset, &at, &err), -EFBIG);
+    CHECK(strstr(err.text, "ulimit -f"));
+    CHECK_EQ(store_alloc_sealed(&s, STORE_TABLE, &fd, &at), -ENOSPC);
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+    CHECK(!s.blocks && s.end == STORE_TABLE && s.nsealed == 0);
+    end();
+}
+
 /* What a record may say of its bytes, to the last one. */
 static void what_a_record_names_lies_in_the_file(void) {
     enum { BYTES = 3 << 20 };
@@ -724,6 +745,7 @@ int main(void) {
     RUN(a_copy_of_the_descriptor_is_none_of_the_first_three);
     RUN(without_memory_nothing_is_half_made_either);
     RUN(without_seals_or_room_neither);
+    RUN(without_long_files_neither);
     RUN(what_a_record_names_lies_in_the_file);
     RUN(a_piece_is_mapped_to_write_only_if_that_is_asked_for);
     RUN(a_head_of_another_version_or_none_is_refused);

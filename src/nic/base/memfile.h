@@ -9,4 +9,8 @@
  * that its owner makes in these reads as zeros, while huge pages can be gone, and whoever reads there gets a SIGBUS. */
 bool memfile_is_sound(int fd, uint64_t bytes);
 
+/* ftruncate() to a length, false and errno if it fails; but beyond what files of the process may have (RLIMIT_FSIZE), the
+ * system would end the process by a signal, and this is EFBIG. */
+bool memfile_extend(int fd, uint64_t bytes);
+
 #endif

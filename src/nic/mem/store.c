@@ -39,16 +39,22 @@ static uint64_t whole_pages(uint64_t n) {
 
 static struct store_head *head_of(const struct store *s) { return (struct store_head *)(void *)s->table; }
 
+static const char *hint(int why) {
+    return why == ENOMEM  ? "; or the process has too many mappings (sysctl vm.max_map_count)"
+           : why == EFBIG ? "; the process may not have files so long (ulimit -f)"
+                          : "";
+}
+
 int store_open(struct store *s, const char *netdev, uint64_t guid, struct rnic_err *err) {
     _Static_assert(sizeof(struct store_record) == 64 && sizeof(struct store_head) == 64, "a record has 64 bytes");
     *s = (struct store){.fd = memfd_create("rnic", MFD_CLOEXEC | MFD_ALLOW_SEALING), .end = STORE_TABLE, .next = 1};
     s->taken = calloc(STORE_RECORDS, 1);
     s->serial = (uint64_t)rng_secret() << 32 | 1;
     void *table = MAP_FAILED;
-    if (s->fd >= 0 && s->taken && ftruncate(s->fd, (off_t)s->end) == 0 && fcntl(s->fd, F_ADD_SEALS, SEALS) == 0)
+    if (s->fd >= 0 && s->taken && memfile_extend(s->fd, s->end) && fcntl(s->fd, F_ADD_SEALS, SEALS) == 0)
         table = mmap(NULL, STORE_TABLE, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, 0);
     if (table == MAP_FAILED) {
-        int rc = fail(err, errno ? -errno : -ENOMEM, "a memory file for the device: %s", strerror(errno));
+        int rc = fail(err, errno ? -errno : -ENOMEM, "a memory file for the device: %s%s", strerror(errno), hint(errno));
         store_close(s);
         return rc;
     }
@@ -80,7 +86,7 @@ void store_close(struct store *s) {
 /* Who has the descriptor may have made the file longer; shorter it cannot become. */
 static bool grow(const struct store *s, uint64_t size) {
     struct stat st;
-    return ftruncate(s->fd, (off_t)size) == 0 || (errno == EPERM && !fstat(s->fd, &st) && (uint64_t)st.st_size >= size);
+    return memfile_extend(s->fd, size) || (errno == EPERM && !fstat(s->fd, &st) && (uint64_t)st.st_size >= size);
 }
 
 /* More of the file, mapped for itself; NULL: errno says why not. */
@@ -151,7 +157,7 @@ int store_alloc(struct store *s, uint64_t length, uint64_t *offset, uint8_t **ad
     if (*addr)
         return 0;
     return fail(err, -errno, "a memory file of %llu bytes: %s%s", (unsigned long long)length, strerror(errno),
-                errno == ENOMEM ? "; or the process has too many mappings (sysctl vm.max_map_count)" : "");
+                hint(errno));
 }
 
 /* What leads to the block of an address, or to the end of the list. */
@@ -193,7 +199,7 @@ void store_discard(const struct store *s, const struct store_range *r) {
 /* The seal leaves the mapping that is there as it is, and allows no other that can be written; nor write(2). */
 static uint8_t *map_and_seal(int fd, uint64_t bytes) {
     void *at = MAP_FAILED;
-    if (ftruncate(fd, (off_t)bytes) == 0)
+    if (memfile_extend(fd, bytes))
         at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (at == MAP_FAILED || fcntl(fd, F_ADD_SEALS, SEALS_READING) == 0)
         return at == MAP_FAILED ? NULL : at;

@@ -163,7 +163,7 @@ static const struct link_ops lane_ops = {
 
 static int make_memory(void) {
     int fd = memfd_create("rnic-lane", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (fd >= 0 && ftruncate(fd, MEMORY) == 0 && fcntl(fd, F_ADD_SEALS, SEALS) == 0)
+    if (fd >= 0 && memfile_extend(fd, MEMORY) && fcntl(fd, F_ADD_SEALS, SEALS) == 0)
         return fd;
     int rc = -errno;
     if (fd >= 0)
