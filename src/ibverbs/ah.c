@@ -28,7 +28,7 @@ EXPORT struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
         return failed_null("create_ah", rc, &err);
     }
     ah->pub = (struct ibv_ah){.context = pd->context, .pd = pd};
-    object_add(pd->context, KIND_AH, &ah->object);
+    ADD(pd->context, ah, free);
     return &ah->pub;
 }
 
@@ -42,8 +42,6 @@ EXPORT int ibv_destroy_ah(struct ibv_ah *pub) {
     free(ah);
     return 0;
 }
-
-void ah_end(struct object *object) { ibv_destroy_ah(&OF(ah, object)->pub); }
 
 /* ---------------------------------------------------------------- the way back to a sender */
 

@@ -9,6 +9,12 @@
 
 /* ---------------------------------------------------------------- channels */
 
+static void free_channel(void *whole) {
+    struct channel *channel = whole;
+    close(channel->pub.fd);
+    free(channel);
+}
+
 EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *asked) {
     struct ibv_context *context = compat_context(asked);
     struct context *c = context_of(context);
@@ -25,7 +31,7 @@ EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *aske
         return failed_null("create_comp_channel", rc, &err);
     }
     channel->pub = (struct ibv_comp_channel){.context = context, .fd = fd};
-    object_add(context, KIND_CHANNEL, &channel->object);
+    ADD(context, channel, free_channel);
     return &channel->pub;
 }
 
@@ -38,8 +44,7 @@ EXPORT int ibv_destroy_comp_channel(struct ibv_comp_channel *pub) {
     if (rc)
         return failed("destroy_comp_channel", rc, &err);
     object_remove(pub->context, &channel->object);
-    close(pub->fd);
-    free(channel);
+    free_channel(channel);
     return 0;
 }
 
@@ -54,6 +59,14 @@ static void use_channel(struct ibv_comp_channel *channel, int more) {
 
 /* ---------------------------------------------------------------- queues */
 
+static void free_cq(void *whole) {
+    struct cq *cq = whole;
+    struct ibv_cq *pub = (struct ibv_cq *)&cq->pub;
+    pthread_mutex_destroy(&pub->mutex);
+    pthread_cond_destroy(&pub->cond);
+    GIVE_BACK(cq->domain, cq);
+}
+
 static struct cq *show_cq(struct ibv_context *context, struct cq *cq, struct ibv_comp_channel *channel,
                           void *cq_context) {
     struct ibv_cq *pub = (struct ibv_cq *)&cq->pub;
@@ -64,7 +77,7 @@ static struct cq *show_cq(struct ibv_context *context, struct cq *cq, struct ibv
     pthread_mutex_init(&pub->mutex, NULL);
     pthread_cond_init(&pub->cond, NULL);
     use_channel(channel, 1);
-    object_add(context, KIND_CQ, &cq->object);
+    ADD(context, cq, free_cq);
     return cq;
 }
 
@@ -120,61 +133,30 @@ static int modify_cq(struct ibv_cq *pub, struct ibv_modify_cq_attr *attr) {
     return failed("modify_cq", rc, &err);
 }
 
-static void wait_for_cq(struct cq *cq) {
-    struct ibv_cq *pub = (struct ibv_cq *)&cq->pub;
-    told_wait(&pub->mutex, &pub->cond, &cq->told.completions, &pub->comp_events_completed);
-    told_wait(&pub->mutex, &pub->cond, &cq->told.events, &pub->async_events_completed);
-}
-
 EXPORT int ibv_destroy_cq(struct ibv_cq *pub) {
     struct cq *cq = (struct cq *)pub;
     struct rnic_err err = {0};
-    int rc = TAKE_AWAY(pub->context, destroy_cq, cq->nic, &err, wait_for_cq(cq));
+    const struct acks acks = {&pub->mutex, &pub->cond, &pub->async_events_completed, &pub->comp_events_completed};
+    int rc = TAKE_AWAY(pub->context, destroy_cq, cq->nic, &err, &acks);
     if (rc)
         return failed("destroy_cq", rc, &err);
-    wait_for_cq(cq); /* who has acknowledged the last one has let go of the mutex */
     use_channel(pub->channel, -1);
     object_remove(pub->context, &cq->object);
-    pthread_mutex_destroy(&pub->mutex);
-    pthread_cond_destroy(&pub->cond);
-    GIVE_BACK(cq->domain, cq);
+    free_cq(cq);
     return 0;
 }
 
-void cq_end(struct object *object) {
-    struct cq *cq = OF(cq, object);
-    struct ibv_cq *pub = (struct ibv_cq *)&cq->pub;
-    ibv_ack_cq_events(pub, cq->told.completions - pub->comp_events_completed);
-    told_settle(&cq->told.events, &pub->async_events_completed,
-                (struct ibv_async_event){.element.cq = pub, .event_type = IBV_EVENT_CQ_ERR});
-    ibv_destroy_cq(pub);
-}
-void channel_end(struct object *object) { ibv_destroy_comp_channel(&OF(channel, object)->pub); }
-
 /* ---------------------------------------------------------------- events */
 
-/* -EAGAIN: there is none. */
-static int take(struct channel *channel, struct cq **cq, struct rnic_err *err) {
-    struct ibv_context *context = channel->pub.context;
-    struct rnic_cq *nic = NULL;
-    taking_begin(context);
-    int rc = QUIETLY(context_of(context)->ops->get_cq_event(channel->nic, &nic, err));
-    if (!rc) {
-        *cq = nic->cq_context;
-        __atomic_add_fetch(&(*cq)->told.completions, 1, __ATOMIC_RELAXED); /* destroying waits for it */
-    }
-    taking_end(context);
-    return rc;
-}
-
 EXPORT int ibv_get_cq_event(struct ibv_comp_channel *pub, struct ibv_cq **out, void **cq_context) {
-    struct cq *cq = NULL;
+    struct context *c = context_of(pub->context);
+    struct rnic_cq *nic = NULL;
     struct rnic_err err = {0};
     int rc = FAILS(get_cq_event);
     if (failed("get_cq_event", rc, NULL))
         return -1;
-    while ((rc = take((struct channel *)pub, &cq, &err)) == -EAGAIN) {
-        int why = device_gone(context_of(pub->context)) ? EIO : shown_wait(pub->fd);
+    while ((rc = QUIETLY(c->ops->get_cq_event(((struct channel *)pub)->nic, &nic, &err))) == -EAGAIN) {
+        int why = device_gone(c) ? EIO : shown_wait(pub->fd);
         if (why) {
             errno = why;
             return -1;
@@ -184,14 +166,20 @@ EXPORT int ibv_get_cq_event(struct ibv_comp_channel *pub, struct ibv_cq **out, v
         failed("get_cq_event", rc, &err);
         return -1;
     }
+    struct cq *cq = nic->cq_context; /* it stays until the program has acknowledged the event */
     *out = (struct ibv_cq *)&cq->pub;
     *cq_context = cq->pub.cq_context;
     return 0;
 }
 
+/* More than were taken: of a program that counts wrongly, whose queue shall not wait for ever for its end. */
 EXPORT void ibv_ack_cq_events(struct ibv_cq *cq, unsigned n) {
+    const struct rnic_ops *ops = context_of(cq->context)->ops;
+    struct rnic_cq *nic = ((struct cq *)cq)->nic;
     pthread_mutex_lock(&cq->mutex);
-    context_of(cq->context)->ops->ack_cq_events(((struct cq *)cq)->nic, n, NULL);
+    if (QUIETLY(ops->ack_cq_events(nic, n, NULL)))
+        while (!ops->ack_cq_events(nic, 1, NULL))
+            ;
     cq->comp_events_completed += n;
     pthread_cond_broadcast(&cq->cond);
     pthread_mutex_unlock(&cq->mutex);

@@ -41,7 +41,7 @@ EXPORT struct ibv_comp_cntr *ibv_create_comp_cntr(struct ibv_context *context, s
         return failed_null("create_comp_cntr", rc, &err);
     }
     cntr->pub.context = context;
-    object_add(context, KIND_COMP_CNTR, &cntr->object);
+    ADD(context, cntr, free);
     return &cntr->pub;
 }
 
@@ -55,8 +55,6 @@ EXPORT int ibv_destroy_comp_cntr(struct ibv_comp_cntr *pub) {
     free(cntr);
     return 0;
 }
-
-void comp_cntr_end(struct object *object) { ibv_destroy_comp_cntr(&OF(comp_cntr, object)->pub); }
 
 /* Of either count: of what was done, or of what has failed. */
 #define COUNT(name, op, failures, type)                                                                                \

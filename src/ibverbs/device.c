@@ -176,7 +176,6 @@ static void fill(struct context *c, struct ibv_device *device) {
     pub->cmd_fd = c->nic->cmd_fd;
     pub->num_comp_vectors = c->nic->num_comp_vectors;
     pthread_mutex_init(&pub->mutex, NULL);
-    pthread_mutex_init(&c->taking, NULL);
     query_ops(&c->ex, c->ops);
     memory_ops(&c->ex, c->ops);
     completion_ops(&c->ex, c->ops);
@@ -249,8 +248,10 @@ bool device_gone(struct context *c) {
     return QUIETLY(c->ops->query_device(c->nic, &attr, NULL)) == -EIO;
 }
 
-void object_add(struct ibv_context *context, enum kind kind, struct object *object) {
-    struct object **first = &context_of(context)->objects[kind];
+void object_add(struct ibv_context *context, struct object *object, void *whole, void (*free)(void *whole)) {
+    struct object **first = &context_of(context)->objects;
+    object->whole = whole;
+    object->free = free;
     pthread_mutex_lock(&context->mutex);
     object->next = *first;
     object->at = first;
@@ -268,53 +269,51 @@ void object_remove(struct ibv_context *context, struct object *object) {
     pthread_mutex_unlock(&context->mutex);
 }
 
-static void (*const ends[KINDS])(struct object *) = {
-    [KIND_FLOW] = flow_end,
-    [KIND_QP] = qp_end,
-    [KIND_COMP_CNTR] = comp_cntr_end,
-    [KIND_TABLE] = table_end,
-    [KIND_WQ] = wq_end,
-    [KIND_SRQ] = srq_end,
-    [KIND_AH] = ah_end,
-    [KIND_MW] = mw_end,
-    [KIND_MR] = mr_end,
-    [KIND_DM] = dm_end,
-    [KIND_XRCD] = xrcd_end,
-    [KIND_CQ] = cq_end,
-    [KIND_COUNTERS] = counters_end,
-    [KIND_CHANNEL] = channel_end,
-    [KIND_PARENT] = parent_end,
-    [KIND_TD] = td_end,
-    [KIND_PD] = pd_end,
-};
+/* ---------------------------------------------------------------- the end of a context */
 
-/* Kernels free everything when a descriptor of theirs is closed, and programs count on that. */
-static void take_back(struct context *c) {
-    for (int kind = 0; kind < KINDS; kind++) {
-        for (struct object *object; (object = c->objects[kind]);) {
-            ends[kind](object);
-            if (c->objects[kind] == object) /* refused: the device keeps it, and close says why */
-                object_remove(&c->ex.context, object);
+/* Contexts that the program has closed, while another one has the same context of the device (ibv_import_device): what was
+ * made in them is there, as with a kernel, and events may name it. */
+static pthread_mutex_t closing = PTHREAD_MUTEX_INITIALIZER;
+static struct context *left;
+
+/* The newest of its objects goes first: a parent domain has the allocator that takes back what was made with it. */
+static void free_context(struct context *c) {
+    for (struct object *object; (object = c->objects);) {
+        object_remove(&c->ex.context, object);
+        object->free(object->whole);
+    }
+    pthread_mutex_destroy(&c->ex.context.mutex);
+    free(c);
+}
+
+static void free_left(const struct rnic_context *nic) {
+    for (struct context **at = &left, *c; (c = *at);) {
+        if (c->nic == nic) {
+            *at = c->next;
+            free_context(c);
+        } else {
+            at = &c->next;
         }
     }
 }
 
+/* Kernels free everything when a descriptor of theirs is closed, and programs count on that. */
 static int end(struct context *c, struct rnic_err *err) {
-    fail_pause(true);
-    take_back(c);
-    fail_pause(false);
-    return c->ops->close(c->nic, err);
+    struct rnic_context *nic = c->nic;
+    pthread_mutex_lock(&closing);
+    int rc = c->ops->close_all ? c->ops->close_all(nic, err) : c->ops->close(nic, err);
+    if (rc >= 0) {
+        close(c->ex.context.async_fd);
+        c->next = left;
+        left = c;
+    }
+    if (rc == 0)
+        free_left(nic);
+    pthread_mutex_unlock(&closing);
+    return rc;
 }
 
 EXPORT int ibv_close_device(struct ibv_context *context) {
-    struct context *c = context_of(context);
     struct rnic_err err = {0};
-    int rc = QUIETLY(end(c, &err));
-    if (rc)
-        return -failed("close_device", rc, &err);
-    close(context->async_fd);
-    pthread_mutex_destroy(&context->mutex);
-    pthread_mutex_destroy(&c->taking);
-    free(c);
-    return 0;
+    return -failed("close_device", QUIETLY(end(context_of(context), &err)), &err);
 }

@@ -4,20 +4,26 @@
  */
 #include "lib.h"
 
-void told_wait(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t *told, const uint32_t *acknowledged) {
-    pthread_mutex_lock(mutex);
-    while (__atomic_load_n(told, __ATOMIC_RELAXED) != *acknowledged)
-        pthread_cond_wait(cond, mutex);
-    pthread_mutex_unlock(mutex);
+static uint32_t count(const struct acks *acks) {
+    return *acks->asynchronous + (acks->completions ? *acks->completions : 0);
 }
 
-void told_settle(const uint32_t *told, const uint32_t *acknowledged, struct ibv_async_event event) {
-    for (uint32_t left = *told - *acknowledged; left; left--)
-        ibv_ack_async_event(&event);
+uint32_t acks_seen(const struct acks *acks) {
+    pthread_mutex_lock(acks->mutex);
+    uint32_t seen = count(acks);
+    pthread_mutex_unlock(acks->mutex);
+    return seen;
 }
 
-void taking_begin(struct ibv_context *context) { pthread_mutex_lock(&context_of(context)->taking); }
-void taking_end(struct ibv_context *context) { pthread_mutex_unlock(&context_of(context)->taking); }
+static void unlock(void *mutex) { pthread_mutex_unlock(mutex); }
+
+void acks_wait(const struct acks *acks, uint32_t seen) {
+    pthread_mutex_lock(acks->mutex);
+    pthread_cleanup_push(unlock, acks->mutex);
+    while (count(acks) == seen)
+        pthread_cond_wait(acks->cond, acks->mutex);
+    pthread_cleanup_pop(1);
+}
 
 enum subject event_subject(int type) {
     switch (type) {
@@ -44,52 +50,35 @@ enum subject event_subject(int type) {
 
 /* The context of an event is that of its object, which is ours. */
 static void show_event(const struct rnic_async_event *from, struct ibv_async_event *to) {
-    struct told *told = NULL;
     to->event_type = (enum ibv_event_type)from->event_type;
     switch (event_subject(from->event_type)) {
     case OF_CQ:
         to->element.cq = from->context;
-        told = &((struct cq *)from->context)->told;
         break;
     case OF_QP:
         to->element.qp = from->context;
-        told = &((struct qp *)from->context)->told;
         break;
     case OF_SRQ:
         to->element.srq = from->context;
-        told = &((struct srq *)from->context)->told;
         break;
     case OF_WQ:
         to->element.wq = from->context;
-        told = &((struct wq *)from->context)->told;
         break;
     case OF_PORT:
         to->element.port_num = from->port_num;
         break;
     }
-    if (told)
-        __atomic_add_fetch(&told->events, 1, __ATOMIC_RELAXED); /* destroying waits for it */
-}
-
-/* -EAGAIN: there is none. */
-static int take(struct ibv_context *context, struct ibv_async_event *event, struct rnic_err *err) {
-    struct context *c = context_of(context);
-    struct rnic_async_event got;
-    taking_begin(context);
-    int rc = JUST_CALL(c->ops, get_async_event, c->nic, &got, err);
-    if (!rc)
-        show_event(&got, event);
-    taking_end(context);
-    return rc;
 }
 
 EXPORT int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event) {
+    struct context *c = context_of(context);
+    struct rnic_async_event got;
     struct rnic_err err = {0};
     int rc = FAILS(get_async_event);
     if (failed("get_async_event", rc, NULL))
         return -1;
-    while ((rc = take(context, event, &err)) == -EAGAIN) {
-        int why = device_gone(context_of(context)) ? EIO : shown_wait(context->async_fd);
+    while ((rc = JUST_CALL(c->ops, get_async_event, c->nic, &got, &err)) == -EAGAIN) {
+        int why = device_gone(c) ? EIO : shown_wait(context->async_fd);
         if (why) {
             errno = why;
             return -1;
@@ -99,6 +88,7 @@ EXPORT int ibv_get_async_event(struct ibv_context *context, struct ibv_async_eve
         failed("get_async_event", rc, &err);
         return -1;
     }
+    show_event(&got, event);
     return 0;
 }
 

@@ -16,6 +16,11 @@ static int post_wq_recv(struct ibv_wq *pub, struct ibv_recv_wr *wr, struct ibv_r
                                             (const struct rnic_recv_wr **)bad, NULL));
 }
 
+static void free_wq(void *whole) {
+    struct wq *wq = whole;
+    GIVE_BACK(wq->pub.pd, wq);
+}
+
 static struct ibv_wq *create_wq(struct ibv_context *context, struct ibv_wq_init_attr *attr) {
     struct context *c = context_of(context);
     struct wq *wq = TAKE(wq, attr->pd);
@@ -42,7 +47,7 @@ static struct ibv_wq *create_wq(struct ibv_context *context, struct ibv_wq_init_
                               .state = IBV_WQS_RESET,
                               .wq_type = attr->wq_type,
                               .post_recv = post_wq_recv};
-    object_add(context, KIND_WQ, &wq->object);
+    ADD(context, wq, free_wq);
     return &wq->pub;
 }
 
@@ -56,27 +61,16 @@ static int modify_wq(struct ibv_wq *pub, struct ibv_wq_attr *attr) {
     return failed("modify_wq", rc, &err);
 }
 
-static void wait_for_wq(struct wq *wq) {
-    told_wait(&wq->pub.mutex, &wq->pub.cond, &wq->told.events, &wq->pub.events_completed);
-}
-
 static int destroy_wq(struct ibv_wq *pub) {
     struct wq *wq = (struct wq *)pub;
     struct rnic_err err = {0};
-    int rc = TAKE_AWAY(pub->context, destroy_wq, wq->nic, &err, wait_for_wq(wq));
+    const struct acks acks = {&pub->mutex, &pub->cond, &pub->events_completed, NULL};
+    int rc = TAKE_AWAY(pub->context, destroy_wq, wq->nic, &err, &acks);
     if (rc)
         return failed("destroy_wq", rc, &err);
-    wait_for_wq(wq); /* who has acknowledged the last one has let go of the mutex */
     object_remove(pub->context, &wq->object);
-    GIVE_BACK(pub->pd, wq);
+    free_wq(wq);
     return 0;
-}
-
-void wq_end(struct object *object) {
-    struct wq *wq = OF(wq, object);
-    told_settle(&wq->told.events, &wq->pub.events_completed,
-                (struct ibv_async_event){.element.wq = &wq->pub, .event_type = IBV_EVENT_WQ_FATAL});
-    destroy_wq(&wq->pub);
 }
 
 /* ---------------------------------------------------------------- indirection tables */
@@ -103,7 +97,7 @@ static struct ibv_rwq_ind_table *create_table(struct ibv_context *context, struc
         return failed_null("create_rwq_ind_table", rc, &err);
     }
     table->pub = (struct ibv_rwq_ind_table){.context = context, .ind_tbl_num = (int)table->nic->ind_tbl_num};
-    object_add(context, KIND_TABLE, &table->object);
+    ADD(context, table, free);
     return &table->pub;
 }
 
@@ -117,8 +111,6 @@ static int destroy_table(struct ibv_rwq_ind_table *pub) {
     free(table);
     return 0;
 }
-
-void table_end(struct object *object) { destroy_table(&OF(table, object)->pub); }
 
 /* ---------------------------------------------------------------- rules */
 
@@ -160,7 +152,7 @@ static struct ibv_flow *create_flow(struct ibv_qp *qp, struct ibv_flow_attr *att
         return failed_null("create_flow", rc, &err);
     }
     flow->pub.context = qp->context;
-    object_add(qp->context, KIND_FLOW, &flow->object);
+    ADD(qp->context, flow, free);
     return &flow->pub;
 }
 
@@ -174,8 +166,6 @@ static int destroy_flow(struct ibv_flow *pub) {
     free(flow);
     return 0;
 }
-
-void flow_end(struct object *object) { destroy_flow(&OF(flow, object)->pub); }
 
 /* ---------------------------------------------------------------- counters */
 
@@ -191,7 +181,7 @@ static struct ibv_counters *create_counters(struct ibv_context *context, struct 
         return failed_null("create_counters", rc, &err);
     }
     counters->pub.context = context;
-    object_add(context, KIND_COUNTERS, &counters->object);
+    ADD(context, counters, free);
     return &counters->pub;
 }
 
@@ -205,8 +195,6 @@ static int destroy_counters(struct ibv_counters *pub) {
     free(counters);
     return 0;
 }
-
-void counters_end(struct object *object) { destroy_counters(&OF(counters, object)->pub); }
 
 static int attach_counters(struct ibv_counters *pub, struct ibv_counter_attach_attr *attr, struct ibv_flow *flow) {
     struct rnic_err err = {0};

@@ -39,51 +39,26 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* In the order in which a context that is closed takes them back: none before what stands on it. */
-enum kind {
-    KIND_FLOW,
-    KIND_QP,
-    KIND_COMP_CNTR,
-    KIND_TABLE,
-    KIND_WQ,
-    KIND_SRQ,
-    KIND_AH,
-    KIND_MW,
-    KIND_MR,
-    KIND_DM,
-    KIND_XRCD,
-    KIND_CQ,
-    KIND_COUNTERS,
-    KIND_CHANNEL,
-    KIND_PARENT, /* a parent domain, before its domain */
-    KIND_TD,
-    KIND_PD,
-    KINDS
-};
-
 /* What every object has, in the list of its context. */
 struct object {
     struct object *next, **at;
-    bool theirs; /* it lies in memory of the program's own allocator */
+    void *whole;                /* that it is in, and */
+    void (*free)(void *whole);  /* what takes that back when the device has taken back what is behind it */
+    bool theirs;                /* it lies in memory of the program's own allocator */
 };
 
 struct context {
     struct rnic_context *nic;
     const struct rnic_ops *ops;
-    struct object *objects[KINDS]; /* under pub->mutex */
-    struct rnic_device_attr attr;  /* of when it was opened */
-    struct ibv_context_ops real;   /* fail.c: what it stands in front of */
-    pthread_mutex_t taking;        /* while an event is taken, and while an object that may have events is destroyed */
-    struct verbs_context ex;       /* last: libibverbs' own, whose last member is what programs see */
+    struct object *objects;       /* the newest first; under pub->mutex */
+    struct context *next;         /* device.c: of those that are closed, and whose objects are not */
+    struct rnic_device_attr attr; /* of when it was opened */
+    struct ibv_context_ops real;  /* fail.c: what it stands in front of */
+    struct verbs_context ex;      /* last: libibverbs' own, whose last member is what programs see */
 };
 static inline struct context *context_of(struct ibv_context *pub) {
     return (struct context *)((char *)pub - offsetof(struct context, ex.context));
 }
-
-/* Events of an object that were handed out and those that were acknowledged: destroying waits until they are equal. */
-struct told {
-    uint32_t events, completions;
-};
 
 struct old_device;
 struct device {
@@ -135,7 +110,6 @@ struct cq {
     struct object object;
     struct rnic_cq *nic;
     struct ibv_pd *domain; /* the parent domain that it was made with, or NULL */
-    struct told told;
     struct rnic_wc wc; /* of an extended one: the completion that is being read, */
     struct rnic_wc_ex more;
     bool extended;
@@ -144,7 +118,6 @@ struct srq {
     struct ibv_srq pub;
     struct object object;
     struct rnic_srq *nic;
-    struct told told;
 };
 struct xrcd {
     struct ibv_xrcd pub;
@@ -156,7 +129,6 @@ struct qp {
     struct ibv_qp_ex pub; /* begins as struct ibv_qp */
     struct object object;
     struct rnic_qp *nic;
-    struct told told;
     struct builder *builder; /* NULL: it was created without send_ops_flags */
 };
 struct ah {
@@ -168,7 +140,6 @@ struct wq {
     struct ibv_wq pub;
     struct object object;
     struct rnic_wq *nic;
-    struct told told;
 };
 struct table {
     struct ibv_rwq_ind_table pub;
@@ -186,38 +157,18 @@ struct counters {
     struct rnic_flow_counters *nic;
 };
 
-/* What an entry of such a list is in. */
-#define OF(type, entry) ((struct type *)((char *)(entry)-offsetof(struct type, object)))
 /* The object of nic.h behind one of the library's, or NULL. */
 #define NIC(type, p) ((p) ? ((struct type *)(p))->nic : NULL)
 
 /* device.c: an object has come; it goes. */
-void object_add(struct ibv_context *context, enum kind kind, struct object *object);
+#define ADD(context, p, free) object_add(context, &(p)->object, p, free)
+void object_add(struct ibv_context *context, struct object *object, void *whole, void (*free)(void *whole));
 void object_remove(struct ibv_context *context, struct object *object);
 /* memory.c: zeros for an object that is made with a domain, or NULL, as of what is asked; and the end of it. */
 void *object_take(struct ibv_pd *pd, size_t size, size_t object_at);
 void object_give_back(struct ibv_pd *pd, void *whole, struct object *object);
 #define TAKE(type, pd) ((struct type *)object_take(pd, sizeof(struct type), offsetof(struct type, object)))
 #define GIVE_BACK(pd, p) object_give_back(pd, p, &(p)->object)
-/* What close calls for an object that is left: it and what is behind it go, and nobody waits for events. */
-void flow_end(struct object *object);
-void qp_end(struct object *object);
-void comp_cntr_end(struct object *object);
-void table_end(struct object *object);
-void wq_end(struct object *object);
-void srq_end(struct object *object);
-void ah_end(struct object *object);
-void mw_end(struct object *object);
-void mr_end(struct object *object);
-void dm_end(struct object *object);
-void xrcd_end(struct object *object);
-void cq_end(struct object *object);
-void counters_end(struct object *object);
-void channel_end(struct object *object);
-void parent_end(struct object *object);
-void td_end(struct object *object);
-void pd_end(struct object *object);
-
 /* A call has failed: its words to stderr, where $RNIC_VERBS_DEBUG asks for them. failed: the errno. failed_null: NULL, and
  * errno is set. */
 int failed(const char *verb, int rc, const struct rnic_err *err);
@@ -240,12 +191,11 @@ int refused(const char *verb, int rc, const char *why);
 #define CALL(ops, verb, ...) (FAILS(verb) ?: JUST_CALL(ops, verb, __VA_ARGS__))
 
 /* fail.c: calls that are to fail, $RNIC_FAIL.  read: once, 0 or -EINVAL.  ops: those of an open context that programs call
- * without this library.  pause: this thread's calls do not, for as long as it closes a device. */
+ * without this library. */
 extern bool fail_on;
 int fail_read(struct rnic_err *err);
 int fail_next(int call /* enum rnic_fail_call */); /* 0, or -errno, which has been said */
 void fail_ops(struct context *c);
-void fail_pause(bool paused);
 #define FAILS(verb) (fail_on ? fail_next(RNIC_FAIL_##verb) : 0)
 /* Verbs of nic.h that one of libibverbs' comes to. */
 enum {
@@ -259,32 +209,33 @@ enum {
     RNIC_FAIL_post_send_whole = RNIC_FAIL_post_send,
 };
 
-/* events.c: waits until the program has acknowledged all that it was told of an object, whose mutex, condition and count
- * of acknowledged events these are (man ibv_ack_async_event). */
-void told_wait(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t *told, const uint32_t *acknowledged);
-/* The same for a program that closes its device: acknowledges what is left. event: one of the object. */
-void told_settle(const uint32_t *told, const uint32_t *acknowledged, struct ibv_async_event event);
-/* An event is taken of the device, and counted, under this lock; and so is destroying, for which the count has to be right. */
-void taking_begin(struct ibv_context *context);
-void taking_end(struct ibv_context *context);
-static inline bool refused_for_events(struct context *c) {
-    return c->ops->unacknowledged && c->ops->unacknowledged(c->nic);
-}
-/* Destroys an object that may have events, and is the device's answer. Programs use an object until they acknowledge its
- * event, so the device refuses until then, and is asked again after `settle`, which waits or acknowledges. */
-#define TAKE_AWAY(context, verb, nic_, err, settle)                                                                    \
+/* Destroys an object that may have events, and is the device's answer.  Programs use an object until they acknowledge its
+ * event, so the device refuses until then, and is asked again after the next acknowledgement (man ibv_ack_async_event).  A
+ * thread can be cancelled while it waits, and the object stays. */
+#define TAKE_AWAY(context, verb, nic_, err, acks)                                                                      \
     ({                                                                                                                 \
         int result_ = FAILS(verb);                                                                                     \
         for (bool ask_ = !result_; ask_;) {                                                                            \
-            taking_begin(context);                                                                                     \
+            uint32_t seen_ = acks_seen(acks);                                                                          \
+            (err)->unacknowledged = 0;                                                                                 \
             result_ = JUST_CALL(context_of(context)->ops, verb, nic_, err);                                            \
-            ask_ = result_ == -EBUSY && refused_for_events(context_of(context));                                       \
-            taking_end(context);                                                                                       \
+            ask_ = result_ == -EBUSY && (err)->unacknowledged;                                                         \
             if (ask_)                                                                                                  \
-                settle;                                                                                                \
+                acks_wait(acks, seen_);                                                                                \
         }                                                                                                              \
+        if (!result_)                                                                                                  \
+            acks_seen(acks); /* who has acknowledged the last one has let go of the mutex */                           \
         result_;                                                                                                       \
     })
+
+/* events.c: an object's acknowledgements: how many there were, and waiting for more than have been seen. */
+struct acks {
+    pthread_mutex_t *mutex;
+    pthread_cond_t *cond;
+    const uint32_t *asynchronous, *completions; /* counts; completions: of a completion queue, or NULL */
+};
+uint32_t acks_seen(const struct acks *acks);
+void acks_wait(const struct acks *acks, uint32_t seen);
 
 /* events.c: what an event is of. */
 enum subject { OF_PORT, OF_CQ, OF_QP, OF_SRQ, OF_WQ };

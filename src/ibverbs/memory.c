@@ -13,10 +13,10 @@ static uint32_t asked_access(unsigned access) {
 
 /* ---------------------------------------------------------------- domains */
 
-static struct ibv_pd *show_pd(struct ibv_context *context, struct rnic_pd *nic, struct pd *pd, enum kind kind) {
+static struct ibv_pd *show_pd(struct ibv_context *context, struct rnic_pd *nic, struct pd *pd) {
     pd->nic = nic;
     pd->pub = (struct ibv_pd){.context = context, .handle = nic->handle};
-    object_add(context, kind, &pd->object);
+    ADD(context, pd, free);
     return &pd->pub;
 }
 
@@ -27,7 +27,7 @@ EXPORT struct ibv_pd *ibv_alloc_pd(struct ibv_context *context) {
     struct rnic_err err = {0};
     int rc = pd ? CALL(c->ops, alloc_pd, c->nic, &nic, &err) : -ENOMEM;
     if (!rc)
-        return show_pd(context, nic, pd, KIND_PD);
+        return show_pd(context, nic, pd);
     free(pd);
     return failed_null("alloc_pd", rc, &err);
 }
@@ -53,7 +53,7 @@ static struct ibv_td *alloc_td(struct ibv_context *context, struct ibv_td_init_a
         return failed_null("alloc_td", rc, &err);
     }
     td->pub.context = context;
-    object_add(context, KIND_TD, &td->object);
+    ADD(context, td, free);
     return &td->pub;
 }
 
@@ -110,7 +110,7 @@ static struct ibv_pd *alloc_parent_domain(struct ibv_context *context, struct ib
     pd->alloc = allocates ? attr->alloc : NULL;
     pd->release = allocates ? attr->free : NULL;
     pd->pd_context = attr->comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT ? attr->pd_context : NULL;
-    return show_pd(context, nic, pd, KIND_PARENT);
+    return show_pd(context, nic, pd);
 }
 
 /* ---------------------------------------------------------------- regions */
@@ -124,7 +124,7 @@ static struct ibv_mr *show_mr(struct ibv_pd *pd, struct mr *mr) {
                               .handle = nic->handle,
                               .lkey = nic->lkey,
                               .rkey = nic->rkey};
-    object_add(pd->context, KIND_MR, &mr->object);
+    ADD(pd->context, mr, free);
     return &mr->pub;
 }
 
@@ -261,7 +261,7 @@ static struct ibv_mw *alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type) {
         return failed_null("alloc_mw", rc, &err);
     }
     mw->pub = (struct ibv_mw){.context = pd->context, .pd = pd, .rkey = mw->nic->rkey, .type = type};
-    object_add(pd->context, KIND_MW, &mw->object);
+    ADD(pd->context, mw, free);
     return &mw->pub;
 }
 
@@ -309,7 +309,7 @@ static struct ibv_dm *show_dm(struct ibv_context *context, struct dm *dm) {
                               .memcpy_from_dm = from_dm,
                               .comp_mask = IBV_DM_MASK_HANDLE,
                               .handle = dm->nic->handle};
-    object_add(context, KIND_DM, &dm->object);
+    ADD(context, dm, free);
     return &dm->pub;
 }
 
@@ -348,7 +348,7 @@ EXPORT struct ibv_pd *ibv_import_pd(struct ibv_context *context, uint32_t handle
     struct rnic_err err = {0};
     int rc = pd ? CALL(c->ops, import_pd, c->nic, handle, &nic, &err) : -ENOMEM;
     if (!rc)
-        return show_pd(context, nic, pd, KIND_PD);
+        return show_pd(context, nic, pd);
     free(pd);
     return failed_null("import_pd", rc, &err);
 }
@@ -393,13 +393,6 @@ EXPORT struct ibv_dm *ibv_import_dm(struct ibv_context *context, uint32_t handle
 EXPORT void ibv_unimport_dm(struct ibv_dm *pub) { end_dm((struct dm *)pub, "unimport_dm"); }
 
 /* ---------------------------------------------------------------- */
-
-void mr_end(struct object *object) { end_mr(OF(mr, object), "dereg_mr"); }
-void mw_end(struct object *object) { dealloc_mw(&OF(mw, object)->pub); }
-void dm_end(struct object *object) { end_dm(OF(dm, object), "free_dm"); }
-void td_end(struct object *object) { dealloc_td(&OF(td, object)->pub); }
-void pd_end(struct object *object) { ibv_dealloc_pd(&OF(pd, object)->pub); }
-void parent_end(struct object *object) { ibv_dealloc_pd(&OF(pd, object)->pub); }
 
 void memory_ops(struct verbs_context *ex, const struct rnic_ops *ops) {
     GIVE(ex, alloc_td, ops, alloc_td, alloc_td);

@@ -16,7 +16,8 @@ static int take(struct ibv_cq_ex *pub) {
 }
 
 static int start_poll(struct ibv_cq_ex *pub, struct ibv_poll_cq_attr *attr) {
-    return attr && attr->comp_mask ? EINVAL : take(pub);
+    int rc = FAILS(start_poll);
+    return rc ? -rc : attr && attr->comp_mask ? EINVAL : take(pub);
 }
 
 static void end_poll(struct ibv_cq_ex *pub) { (void)pub; }

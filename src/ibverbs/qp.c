@@ -14,6 +14,15 @@ static uint32_t at_least(uint32_t asked, uint32_t least, uint32_t most) {
     return asked < least ? least : asked;
 }
 
+static void free_qp(void *whole) {
+    struct qp *qp = whole;
+    struct ibv_qp *pub = &qp->pub.qp_base;
+    builder_free(qp);
+    pthread_mutex_destroy(&pub->mutex);
+    pthread_cond_destroy(&pub->cond);
+    GIVE_BACK(pub->pd, qp);
+}
+
 struct ibv_qp *qp_show(struct ibv_context *context, struct qp *qp) {
     struct ibv_qp *pub = &qp->pub.qp_base;
     pub->context = context;
@@ -22,7 +31,7 @@ struct ibv_qp *qp_show(struct ibv_context *context, struct qp *qp) {
     pub->state = IBV_QPS_RESET;
     pthread_mutex_init(&pub->mutex, NULL);
     pthread_cond_init(&pub->cond, NULL);
-    object_add(context, KIND_QP, &qp->object);
+    ADD(context, qp, free_qp);
     return pub;
 }
 
@@ -186,32 +195,16 @@ EXPORT int ibv_query_ece(struct ibv_qp *pub, struct ibv_ece *ece) {
 
 /* ---------------------------------------------------------------- the end */
 
-static void wait_for_qp(struct qp *qp) {
-    struct ibv_qp *pub = &qp->pub.qp_base;
-    told_wait(&pub->mutex, &pub->cond, &qp->told.events, &pub->events_completed);
-}
-
 EXPORT int ibv_destroy_qp(struct ibv_qp *pub) {
     struct qp *qp = (struct qp *)pub;
     struct rnic_err err = {0};
-    int rc = TAKE_AWAY(pub->context, destroy_qp, qp->nic, &err, wait_for_qp(qp));
+    const struct acks acks = {&pub->mutex, &pub->cond, &pub->events_completed, NULL};
+    int rc = TAKE_AWAY(pub->context, destroy_qp, qp->nic, &err, &acks);
     if (rc)
         return failed("destroy_qp", rc, &err);
-    wait_for_qp(qp); /* who has acknowledged the last one has let go of the mutex */
     object_remove(pub->context, &qp->object);
-    builder_free(qp);
-    pthread_mutex_destroy(&pub->mutex);
-    pthread_cond_destroy(&pub->cond);
-    GIVE_BACK(pub->pd, qp);
+    free_qp(qp);
     return 0;
-}
-
-void qp_end(struct object *object) {
-    struct qp *qp = OF(qp, object);
-    struct ibv_qp *pub = &qp->pub.qp_base;
-    told_settle(&qp->told.events, &pub->events_completed,
-                (struct ibv_async_event){.element.qp = pub, .event_type = IBV_EVENT_QP_FATAL});
-    ibv_destroy_qp(pub);
 }
 
 void qp_ops(struct verbs_context *ex, const struct rnic_ops *ops) {

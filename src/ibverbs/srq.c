@@ -4,11 +4,18 @@
  */
 #include "lib.h"
 
+static void free_srq(void *whole) {
+    struct srq *srq = whole;
+    pthread_mutex_destroy(&srq->pub.mutex);
+    pthread_cond_destroy(&srq->pub.cond);
+    GIVE_BACK(srq->pub.pd, srq);
+}
+
 static struct ibv_srq *show_srq(struct ibv_context *context, struct srq *srq, struct ibv_pd *pd, void *srq_context) {
     srq->pub = (struct ibv_srq){.context = context, .srq_context = srq_context, .pd = pd};
     pthread_mutex_init(&srq->pub.mutex, NULL);
     pthread_cond_init(&srq->pub.cond, NULL);
-    object_add(context, KIND_SRQ, &srq->object);
+    ADD(context, srq, free_srq);
     return &srq->pub;
 }
 
@@ -78,29 +85,16 @@ static int post_srq_ops(struct ibv_srq *pub, struct ibv_ops_wr *op, struct ibv_o
     return failed("post_srq_ops", rc, &err);
 }
 
-static void wait_for_srq(struct srq *srq) {
-    told_wait(&srq->pub.mutex, &srq->pub.cond, &srq->told.events, &srq->pub.events_completed);
-}
-
 EXPORT int ibv_destroy_srq(struct ibv_srq *pub) {
     struct srq *srq = (struct srq *)pub;
     struct rnic_err err = {0};
-    int rc = TAKE_AWAY(pub->context, destroy_srq, srq->nic, &err, wait_for_srq(srq));
+    const struct acks acks = {&pub->mutex, &pub->cond, &pub->events_completed, NULL};
+    int rc = TAKE_AWAY(pub->context, destroy_srq, srq->nic, &err, &acks);
     if (rc)
         return failed("destroy_srq", rc, &err);
-    wait_for_srq(srq); /* who has acknowledged the last one has let go of the mutex */
     object_remove(pub->context, &srq->object);
-    pthread_mutex_destroy(&pub->mutex);
-    pthread_cond_destroy(&pub->cond);
-    GIVE_BACK(pub->pd, srq);
+    free_srq(srq);
     return 0;
-}
-
-void srq_end(struct object *object) {
-    struct srq *srq = OF(srq, object);
-    told_settle(&srq->told.events, &srq->pub.events_completed,
-                (struct ibv_async_event){.element.srq = &srq->pub, .event_type = IBV_EVENT_SRQ_ERR});
-    ibv_destroy_srq(&srq->pub);
 }
 
 void srq_ops(struct verbs_context *ex, const struct rnic_ops *ops) {

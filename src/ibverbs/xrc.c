@@ -19,7 +19,7 @@ static struct ibv_xrcd *open_xrcd(struct ibv_context *context, struct ibv_xrcd_i
         return failed_null("open_xrcd", rc, &err);
     }
     xrcd->pub.context = context;
-    object_add(context, KIND_XRCD, &xrcd->object);
+    ADD(context, xrcd, free);
     return &xrcd->pub;
 }
 
@@ -51,8 +51,6 @@ static struct ibv_qp *open_qp(struct ibv_context *context, struct ibv_qp_open_at
     qp->pub.qp_base.qp_context = attr->comp_mask & IBV_QP_OPEN_ATTR_CONTEXT ? attr->qp_context : NULL;
     return qp_show(context, qp);
 }
-
-void xrcd_end(struct object *object) { close_xrcd(&OF(xrcd, object)->pub); }
 
 void xrc_ops(struct verbs_context *ex, const struct rnic_ops *ops) {
     GIVE(ex, open_xrcd, ops, open_xrcd, open_xrcd);

@@ -28,6 +28,9 @@
 
 struct rnic_err {
     char text[256]; /* why a call failed, one sentence without a full stop; "" when there is nothing to add */
+    /* Of a call that destroys an object and has answered -EBUSY: because of so many events that are not acknowledged, and
+     * nothing else; 0: something uses the object. */
+    uint32_t unacknowledged;
 };
 
 union rnic_gid {
@@ -486,7 +489,18 @@ struct rnic_open_attr {
  * drives an ordinary queue pair, and what gives an object back if the table has what makes it.  So who has an object need
  * not look whether it can be posted to, polled, armed or destroyed. */
 struct rnic_ops {
-    int (*close)(struct rnic_context *ctx, struct rnic_err *err);
+    int (*close)(struct rnic_context *ctx, struct rnic_err *err); /* -EBUSY: objects are left in it */
+    /* Closes a context with all that is left in it, as a kernel does at the end of a process: flow rules, queue pairs (which
+     * leave their multicast groups), counters, indirection tables, work queues, shared receive queues, address handles,
+     * windows, regions, device memory, XRC domains, completion queues and channels, listeners, and last the domains.
+     * Imports end, and owners in other processes keep what is theirs.  Work that is under way is not completed, and no event
+     * is told any more; those that are not acknowledged hold nothing back.
+     *
+     * 0, or 1: the context has another owner in this process (import), to whom all objects are left.  -EBUSY: a process that
+     * has been stopped is inside a copy; what stands before that in the order above has gone, and the call can be made again.
+     * No thread may be in another call with the context or what is in it.  Descriptors go without a word to who waits for
+     * them: wake such threads first, and have them leave. */
+    int (*close_all)(struct rnic_context *ctx, struct rnic_err *err);
     int (*query_device)(struct rnic_context *ctx, struct rnic_device_attr *attr, struct rnic_err *err);
     int (*query_port)(struct rnic_context *ctx, int port, struct rnic_port_attr *attr, struct rnic_err *err);
     int (*query_gid)(struct rnic_context *ctx, int port, int index, struct rnic_gid_entry *gid, struct rnic_err *err);
@@ -638,9 +652,6 @@ struct rnic_ops {
     int (*get_async_event)(struct rnic_context *ctx, struct rnic_async_event *event, struct rnic_err *err);
     /* Acknowledges one that was taken: until then the object that it is about cannot be destroyed, -EBUSY. */
     int (*ack_async_event)(struct rnic_context *ctx, const struct rnic_async_event *event, struct rnic_err *err);
-    /* After a call that destroys has answered -EBUSY, and no other has come since: because of so many events that are not
-     * acknowledged, and nothing else; 0: something uses the object. */
-    uint32_t (*unacknowledged)(struct rnic_context *ctx);
     /* A descriptor of the context that becomes readable when the device fails, and stays so. */
     int (*failed_fd)(struct rnic_context *ctx);
 };

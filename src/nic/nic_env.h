@@ -96,7 +96,7 @@ int rnic_env_events(struct rnic_env_event events[RNIC_ENV_EVENTS], struct rnic_e
     X(dealloc_pd) X(reg_mr) X(rereg_mr) X(dereg_mr) X(advise_mr) X(alloc_null_mr) X(alloc_mw) X(dealloc_mw) X(bind_mw) \
     X(alloc_dm) X(free_dm) X(memcpy_to_dm) X(memcpy_from_dm) X(alloc_td) X(dealloc_td) X(alloc_parent_domain)          \
     X(import_pd) X(import_mr) X(import_dm) X(create_comp_channel) X(destroy_comp_channel) X(create_cq) X(resize_cq)    \
-    X(modify_cq) X(destroy_cq) X(poll_cq) X(req_notify_cq) X(create_srq) X(modify_srq) X(query_srq) X(destroy_srq)     \
+    X(modify_cq) X(destroy_cq) X(poll_cq) X(start_poll) X(req_notify_cq) X(create_srq) X(modify_srq) X(query_srq) X(destroy_srq)     \
     X(post_srq_recv) X(post_srq_ops) X(open_xrcd) X(close_xrcd) X(create_qp) X(open_qp) X(modify_qp) X(query_qp)       \
     X(destroy_qp) X(modify_qp_rate_limit) X(set_ece) X(query_ece) X(post_send) X(post_recv) X(create_ah)               \
     X(destroy_ah) X(attach_mcast) X(detach_mcast) X(create_wq) X(modify_wq) X(destroy_wq) X(create_rwq_ind_table)      \

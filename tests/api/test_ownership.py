@@ -320,3 +320,25 @@ def test_no_object_is_lost_in_many_rounds(recorder: Recorder) -> None:
             ):
                 qp.post_send(rnic.SendWR(sg_list=[rnic.SGE(mr)]))
         assert recorder.alive == 0
+
+
+# ---------------------------------------------------------------- a context with all that is left
+
+
+def test_a_context_is_closed_with_all_that_is_left_by_one_call(recorder: Recorder) -> None:
+    pd = recorder.context.alloc_pd()
+    recorder.take()
+    recorder.context.close(force=True)
+    assert recorder.take() == ["close_all"]
+    assert pd.closed
+
+
+def test_a_context_that_cannot_be_closed_with_all_is_closed_later(recorder: Recorder) -> None:
+    ctx = recorder.context
+    pd = ctx.alloc_pd()
+    recorder.fail("close_all", errno.EBUSY, "a process has been stopped")
+    with pytest.raises(rnic.VerbsError, match="close_device: a process has been stopped"):
+        ctx.close(force=True)
+    assert (ctx.closed, pd.closed) == (False, True)
+    ctx.close(force=True)
+    assert ctx.closed

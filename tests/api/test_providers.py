@@ -321,3 +321,10 @@ def test_perf_says_what_the_device_lacks(recorder_library: ctypes.CDLL) -> None:
     assert (client.returncode, server.returncode, client.stdout) == (1, 1, "")
     assert f"alloc_mr: {LACKS}" in client.stderr + said
     assert "Traceback" not in client.stderr + said
+
+
+def test_it_cannot_close_a_context_with_all_that_is_left(ctx: rnic.Context) -> None:
+    with ctx.alloc_pd() as pd:
+        with pytest.raises(rnic.VerbsError, match=LACKS) as caught:
+            ctx.close(force=True)
+        assert (caught.value.errno, pd.closed, ctx.closed) == (errno.EOPNOTSUPP, False, False)

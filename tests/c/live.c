@@ -64,7 +64,7 @@ int live_connect_with(struct rnic_qp *qp, const struct rnic_gid_entry *to, uint3
 
 void live_open(struct live *l, int local) {
     struct rnic_open_attr attr = {.local = local};
-    struct rnic_err err = {{0}};
+    struct rnic_err err = {0};
     if (rnic_soft.open("roce_lo", &attr, &l->ctx, &err))
         check_fail(__FILE__, __LINE__, "%s", err.text);
     l->ops = l->ctx->ops;

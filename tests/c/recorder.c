@@ -63,6 +63,14 @@ static int rec_close(struct rnic_context *ctx, struct rnic_err *err) {
     return rc;
 }
 
+static int rec_close_all(struct rnic_context *ctx, struct rnic_err *err) {
+    int rc = SAY(ctx, "");
+
+    if (!rc)
+        close(ctx->async_fd);
+    return rc;
+}
+
 /* Every field its place in the struct, so that a field that went astray is seen. */
 static int rec_query_device(struct rnic_context *ctx, struct rnic_device_attr *a, struct rnic_err *err) {
     *a = (struct rnic_device_attr){"rec 1", 2,  3,  4,  5,  6,  7,  8,  9,  10, RNIC_DEVICE_RC_RNR_NAK_GEN,
@@ -183,6 +191,7 @@ const struct rnic_ops *recorder_ops(void) {
         return &ops;
     ops = (struct rnic_ops){
         .close = rec_close,
+        .close_all = rec_close_all,
         .query_device = rec_query_device,
         .query_port = rec_query_port,
         .query_gid = rec_query_gid,

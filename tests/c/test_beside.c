@@ -33,7 +33,7 @@ static struct rnic_cq *cq;
 static _Atomic bool stop;
 
 static void open_device_by(const struct rnic_open_attr *attr) {
-    struct rnic_err err = {{0}};
+    struct rnic_err err = {0};
     if (rnic_soft.open("roce_lo", attr, &ctx, &err))
         check_fail(__FILE__, __LINE__, "%s", err.text);
     ops = ctx->ops;
@@ -46,7 +46,7 @@ static void open_device_by(const struct rnic_open_attr *attr) {
 static void open_device(void) { open_device_by(NULL); }
 
 static void close_device(void) {
-    struct rnic_err err = {{0}};
+    struct rnic_err err = {0};
     CHECK_EQ(ops->destroy_cq(cq, NULL), 0);
     CHECK_EQ(ops->dealloc_pd(pd, NULL), 0);
     if (ops->close(ctx, &err))

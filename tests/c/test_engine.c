@@ -20,7 +20,7 @@ static struct rnic_comp_channel *channel;
 static struct rnic_cq *cq;
 
 static void open_device(void) {
-    struct rnic_err err = {{0}};
+    struct rnic_err err = {0};
     if (rnic_soft.open("roce_lo", NULL, &ctx, &err))
         check_fail(__FILE__, __LINE__, "%s", err.text);
     ops = ctx->ops;

@@ -44,7 +44,7 @@ static void end(void) {
 static void begin(void) {
     if (ports[0].steering)
         end(); /* of a test that has failed */
-    struct rnic_err err = {""};
+    struct rnic_err err = {0};
     now = 1000000 * MS;
     addr = peer = (struct sockaddr_in6){.sin6_family = AF_INET6};
     addr.sin6_addr.s6_addr[10] = addr.sin6_addr.s6_addr[11] = 0xFF;
@@ -376,7 +376,7 @@ static int bind_at_port(bool shared) {
 static int open_behind_as(uid_t uid) {
     struct slot slot;
     struct port p;
-    struct rnic_err err = {""};
+    struct rnic_err err = {0};
     if (setresuid(uid, uid, uid) || slot_claim(&slot, NULL) || port_open(&p, &addr, LO, &slot, 0, now, &err))
         return 1;
     if (p.rx_fd >= 0 || p.tx_fd < 0 || p.steering->claim_fd < 0 || p.steering->owner_uid != 0)
@@ -451,7 +451,7 @@ static void a_port_opens_and_closes_with_what_it_has(void) {
     CHECK_EQ(port_left(p), 5000);
     port_close(p);
     CHECK(p->steering == NULL);
-    struct rnic_err err = {""};
+    struct rnic_err err = {0};
     const struct sockaddr_in6 bare = {.sin6_addr = addr.sin6_addr, .sin6_port = 99}; /* the address alone counts */
     CHECK_EQ(port_open(p, &bare, LO, &slots[0], 0, now, &err), 0);
     CHECK(p->addr.sin6_family == AF_INET6 && p->addr.sin6_port == htons(ROCE_UDP_PORT));
@@ -459,7 +459,7 @@ static void a_port_opens_and_closes_with_what_it_has(void) {
 }
 
 static void descriptor_0_is_one_as_any_other(void) {
-    struct rnic_err err = {""};
+    struct rnic_err err = {0};
     int kept = fcntl(0, F_DUPFD_CLOEXEC, 3);
     begin();
     port_close(&ports[1]);

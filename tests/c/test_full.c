@@ -284,7 +284,7 @@ static uint8_t source[BYTES], target[QPS][EACH][BYTES];
 
 static void open_device(int type) {
     struct rnic_open_attr attr = {.local = -1};
-    struct rnic_err err = {{0}};
+    struct rnic_err err = {0};
     recording = false;
     atomic_store(&full, false);
     atomic_store(&refused, 0);

@@ -34,7 +34,7 @@ static int rank(const union rnic_gid *gid) {
 
 static void list_is_by_ifindex(void) {
     struct netdev list[MAX], one;
-    struct rnic_err err = {""};
+    struct rnic_err err = {0};
     int n = netdev_list(list, MAX, &err);
     CHECK(n >= 1);
     for (int i = 0; i < n && i < MAX; i++) {
@@ -86,7 +86,7 @@ static void guid_is_the_interface_identifier(void) {
 
 static void loopback_has_a_guid(void) {
     struct netdev a, b;
-    struct rnic_err err = {""};
+    struct rnic_err err = {0};
     CHECK(netdev_find("lo", &a, &err) == 0 && netdev_find("lo", &b, NULL) == 0);
     CHECK(a.guid == b.guid && (a.guid >> 57 & 1) == 1 && (a.guid >> 56 & 1) == 0);
     printf("ok - lo has a GUID of its own, always the same\n");
@@ -94,7 +94,7 @@ static void loopback_has_a_guid(void) {
 
 static void unknown_device_is_named(void) {
     struct netdev dev;
-    struct rnic_err err = {""};
+    struct rnic_err err = {0};
     CHECK(netdev_find("no-such-device", &dev, &err) == -ENODEV && strstr(err.text, "no-such-device") != NULL);
     CHECK(netdev_find("a-name-that-is-far-too-long-for-any-device", &dev, NULL) == -ENODEV);
     CHECK(netdev_find("", &dev, NULL) == -ENODEV);

@@ -278,7 +278,7 @@ static void nobody_keeps_us_by_answering_nonsense(void) {
 
 static void said_of(const struct owner *o, const char *want) {
     struct sockaddr_in6 a = at("::ffff:127.0.0.1");
-    struct rnic_err err = {""};
+    struct rnic_err err = {0};
     CHECK_EQ(owner_fail(&a, o, &err), -EADDRINUSE);
     if (strcmp(err.text, want) != 0)
         check_fail(__FILE__, __LINE__, "not \"%s\" but \"%s\"", want, err.text);

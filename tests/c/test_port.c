@@ -311,7 +311,7 @@ static void test_bad_address(void) {
 static void test_ids(void) {
     struct slot s;
     struct port p;
-    struct rnic_err err = {""};
+    struct rnic_err err = {0};
     struct sockaddr_in6 a = world_loopback();
     CHECK(slot_claim(&s, NULL) == 0);
     CHECK(port_open(&p, &a, 1, &s, 0, world_clock(), NULL) == 0);

@@ -37,7 +37,7 @@ static void test_an_extension_is_found_by_its_whole_name(void) {
 
 static void test_a_device_is_opened_by_the_name_in_the_list(void) {
     struct rnic_context *ctx;
-    struct rnic_err err = {{0}};
+    struct rnic_err err = {0};
     CHECK_EQ(rnic_soft.open("lo", NULL, &ctx, &err), -ENODEV);
     CHECK(strstr(err.text, "no software RNIC has the name lo"));
     CHECK_EQ(rnic_soft.open("roce_nosuch", NULL, &ctx, &err), -ENODEV);

@@ -120,7 +120,7 @@ static struct rnic_qp_attr open_in(int state) {
 static int attempt(const struct rnic_qp_attr *attr, uint32_t mask) {
     struct rnic_qp_attr before = p.a.qp->attr;
     int state = p.a.qp->state;
-    struct rnic_err err = {""};
+    struct rnic_err err = {0};
     int rc = fabric_modify(p.a.qp, attr, mask, &err);
     if (rc) {
         CHECK(!memcmp(&before, &p.a.qp->attr, sizeof before));

@@ -119,7 +119,7 @@ static void two_changes_at_once_are_both_made(void) {
 }
 
 int main(void) {
-    struct rnic_err err = {{0}};
+    struct rnic_err err = {0};
     live_isolate();
     /* Regions that no other process can see are waited for by nobody. */
     if (rnic_soft.open("roce_lo", &(struct rnic_open_attr){.local = -1}, &ctx, &err))

@@ -634,7 +634,7 @@ static void a_frame_is_as_it_was_on_the_wire(void) {
 }
 
 static void frames_go_out_and_come_in(void) {
-    struct rnic_err err = {""};
+    struct rnic_err err = {0};
     uint8_t frame[60] = {2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xB5, 7}, buffer[256], *at_;
     bool partial = true;
     int fd = packet_open(&err);

@@ -57,7 +57,7 @@ static double seconds_each(void) {
 /* ---------------------------------------------------------------- a device */
 
 static void open_device(void) {
-    struct rnic_err err = {{0}};
+    struct rnic_err err = {0};
     if (rnic_soft.open("roce_lo", NULL, &ctx, &err))
         check_fail(__FILE__, __LINE__, "%s", err.text);
     ops = ctx->ops;
@@ -67,7 +67,7 @@ static void open_device(void) {
 }
 
 static void close_device(void) {
-    struct rnic_err err = {{0}};
+    struct rnic_err err = {0};
     if (ops->close(ctx, &err))
         check_fail(__FILE__, __LINE__, "%s", err.text);
     CHECK_EQ(atomic_load(&failures), 0);

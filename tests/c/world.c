@@ -173,7 +173,7 @@ static void run_port(struct proc *me, struct port *p, struct slot *s) {
 static void run_proc(struct proc *me, const struct sockaddr_in6 *addr, uid_t uid) {
     struct slot s = {.fd = -1};
     struct port p;
-    struct rnic_err err = {""};
+    struct rnic_err err = {0};
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (uid != 0) {
         CHECK(setuid(uid) == 0);

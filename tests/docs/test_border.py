@@ -37,12 +37,13 @@ GLOBAL = {
 OTHERWISE = {
     "attach_comp_cntr": "ibv_qp_attach_comp_cntr",
     "close": "ibv_close_device",
+    "close_all": "ibv_close_device",
     "create_xrc_qp": "ibv_create_qp_ex",
     "poll_cq_ex": "ibv_start_poll",
     "post_send_whole": "ibv_wr_complete",
     "query_rt_values": "ibv_query_rt_values_ex",
 }
-BESIDE = {"failed_fd", "unacknowledged"}
+BESIDE = {"failed_fd"}
 """What a library in front of a device needs in order to wait as libibverbs does; each is named in nic.h."""
 
 

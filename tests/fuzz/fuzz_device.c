@@ -122,7 +122,7 @@ static struct rnic_mr *reg(void *addr, uint64_t length) {
 }
 
 static void connect_qp(struct rnic_qp *qp, uint32_t dest) {
-    struct rnic_err err = {{0}};
+    struct rnic_err err = {0};
     struct rnic_qp_attr a = {.path_mtu = RNIC_MTU_1024, .port_num = 1, .qp_access_flags = 0xF, .dest_qp_num = dest};
     a.ah_attr = (struct rnic_ah_attr){.is_global = 1, .port_num = 1, .grh = {.sgid_index = w.gid, .hop_limit = 64}};
     memcpy(a.ah_attr.grh.dgid.raw, &w.here.sin6_addr, 16);
@@ -235,7 +235,7 @@ static struct rnic_qp *make_qp(int type) {
 }
 
 static void open_device(void) {
-    struct rnic_err err = {{0}};
+    struct rnic_err err = {0};
     localhost(&w.here, ROCE_UDP_PORT);
     const struct rnic_open_attr by_wire = {.local = -1};
     if (rnic_soft.open("roce_lo", &by_wire, &w.ctx, &err))

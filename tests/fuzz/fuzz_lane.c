@@ -88,7 +88,7 @@ static uint8_t find_gid(void) {
 }
 
 static void ready(int i, uint32_t dest) {
-    struct rnic_err err = {{0}};
+    struct rnic_err err = {0};
     struct rnic_qp_attr a = {
         .path_mtu = RNIC_MTU_1024, .port_num = 1, .qp_access_flags = 0xF, .dest_qp_num = dest, .qkey = QKEY};
     a.ah_attr = (struct rnic_ah_attr){.is_global = 1, .port_num = 1, .grh = {.sgid_index = w.gid, .hop_limit = 64}};
@@ -121,7 +121,7 @@ static void ready(int i, uint32_t dest) {
 static uint32_t attackers_qpn(int i) { return w.slot.number << QPN_INDEX_BITS | (uint32_t)(100 + i); }
 
 static void open_device(void) {
-    struct rnic_err err = {{0}};
+    struct rnic_err err = {0};
     const uint8_t ip[16] = {[10] = 0xFF, [11] = 0xFF, [12] = 127, [15] = 1};
     memcpy(&w.here, ip, sizeof ip);
     if (rnic_soft.open("roce_lo", NULL, &w.ctx, &err))

@@ -256,6 +256,21 @@ def test_a_queue_pair_lives_until_all_who_opened_it_have_closed_it(sides: tuple[
     assert caught.value.errno == errno.EINVAL
 
 
+def test_a_handle_stays_until_its_events_are_acknowledged(sides: tuple[Side, Side]) -> None:
+    a, b = sides
+    _, first = connected(a, b)
+    second = b.ctx.open_qp(QPOpenAttr(b.xrcd, first.qp_num))
+    first.modify(QPAttr(qp_state=QPState.ERR))
+    events = {event.element: event for event in (b.ctx.get_async_event(10) for _ in range(2))}
+    events[first].ack()
+    first.close()
+    with pytest.raises(rnic.VerbsError, match="1 asynchronous events are not acknowledged") as caught:
+        second.close()
+    assert caught.value.errno == errno.EBUSY
+    events[second].ack()
+    second.close()
+
+
 def test_a_counter_is_the_queue_pairs_and_not_the_handles(sides: tuple[Side, Side]) -> None:
     a, b = sides
     queue = Queue(b, b.xrcd)

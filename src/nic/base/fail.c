@@ -12,5 +12,6 @@ int fail(struct rnic_err *err, int rc, const char *fmt, ...) {
     va_start(ap, fmt);
     vsnprintf(err->text, sizeof err->text, fmt, ap);
     va_end(ap);
+    err->unacknowledged = 0;
     return rc;
 }

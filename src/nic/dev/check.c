@@ -31,15 +31,23 @@ int dev_check_port(int port, struct rnic_err *err) {
     return port == 1 ? 0 : fail(err, -EINVAL, "port %d does not exist; the device has port 1", port);
 }
 
-static int not_acknowledged(struct dev *dev, uint32_t events, struct rnic_err *err) {
-    atomic_store(&dev->unacknowledged, events);
-    return events ? fail(err, -EBUSY, "%u asynchronous events are not acknowledged: ack() them", events) : 0;
+int dev_busy_for(uint32_t events, struct rnic_err *err) {
+    if (err)
+        err->unacknowledged = events;
+    return -EBUSY;
+}
+
+static int not_acknowledged(uint32_t events, struct rnic_err *err) {
+    if (!events)
+        return 0;
+    fail(err, -EBUSY, "%u asynchronous events are not acknowledged: ack() them", events);
+    return dev_busy_for(events, err);
 }
 
 int dev_check_events(struct dev *dev, const void *context, struct rnic_err *err) {
-    return not_acknowledged(dev, event_unacked(&dev->nic.events, context), err);
+    return not_acknowledged(event_unacked(&dev->nic.events, context), err);
 }
 
 int dev_leave_events(struct dev *dev, const void *context, struct rnic_err *err) {
-    return not_acknowledged(dev, event_leave(&dev->nic.events, context), err);
+    return not_acknowledged(event_leave(&dev->nic.events, context), err);
 }

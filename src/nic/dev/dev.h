@@ -31,18 +31,39 @@ struct xrc_inode {
     int file; /* locked, which tells others of it; -1: it is of no file */
 };
 
+/* In the order in which they can go: none before what needs it. */
+enum object_kind {
+    KIND_FLOW,
+    KIND_QP, /* as programs have it: of XRC_RECV each handle */
+    KIND_COMP_CNTR,
+    KIND_TABLE,
+    KIND_WQ,
+    KIND_SRQ,
+    KIND_AH,
+    KIND_MW,
+    KIND_MR,
+    KIND_DM,
+    KIND_XRCD,
+    KIND_CQ,
+    KIND_COUNTERS,
+    KIND_CHANNEL,
+    KIND_PARENT, /* a parent domain, before its protection domain */
+    KIND_TD,
+    KIND_PD,
+    KINDS
+};
+
 /* What programs have made: the verbs' (src/nic/verbs).  A forked child closes what has descriptors. */
 struct objects {
-    int pds, mrs, cqs, qps, channels, xrcds, tds;
-    int cntrs;        /* completion counters, and flows' counters */
-    int datagram_qps; /* while there are some, ports show what datagrams want to know */
-    int wqs, rwq_tables;
-    uint32_t wq_numbers; /* given out to work queues and their tables */
-    struct pd *pd_list;
-    struct dm *dm_list;
+    struct {
+        struct listed *first;
+        int count;
+    } of[KINDS];
+    int qps;                      /* that have a number */
+    int datagram_qps;             /* while there are some, ports show what datagrams want to know */
+    uint32_t wq_numbers;          /* given out to work queues and their tables */
     uint64_t dm_used;             /* bytes of device memory */
     struct xrc_inode *xrc_inodes; /* XRC domains of files, see xrc.c there */
-    struct channel *channel_list;
 };
 
 struct dev {
@@ -55,7 +76,6 @@ struct dev {
     struct mads mads;                /* the same of messages to queue pair 1 */
     _Atomic bool dead;               /* this process is a fork of the one that opened the device */
     _Atomic bool fatal;              /* the netdev has gone: nothing is left to do but to close */
-    _Atomic uint32_t unacknowledged; /* events, for which alone the last call that destroys was refused */
     struct planned *planned;         /* events to be raised, planned.c */
     struct rnic_device_attr attr;    /* what verbs tell and hold to; theirs, as rate */
     struct rnic_rate rate;
@@ -68,6 +88,16 @@ struct dev {
 };
 
 static inline struct dev *dev_of(struct rnic_context *ctx) { return (struct dev *)ctx; }
+
+/* An object has come; it goes.  Under the lock. */
+static inline void object_enter(struct dev *dev, enum object_kind kind, struct listed *object) {
+    listed_enter(&dev->objects.of[kind].first, object);
+    dev->objects.of[kind].count++;
+}
+static inline void object_leave(struct dev *dev, enum object_kind kind, struct listed *object) {
+    listed_leave(object);
+    dev->objects.of[kind].count--;
+}
 
 /* listing.c. find: by its name, or if that is NULL the first one on a netdev; the caller keeps forks out. */
 int device_list(struct rnic_device_info *list, int max, struct rnic_err *err);
@@ -94,9 +124,10 @@ int dev_check_working(const struct dev *dev, struct rnic_err *err); /* 0, or -EI
 int dev_check_usable(const struct dev *dev, struct rnic_err *err);
 int dev_check_port(int port, struct rnic_err *err);
 /* An object is to be destroyed: -EBUSY while events of it are not acknowledged; leave: else those that wait are
- * forgotten. */
+ * forgotten.  busy_for: the same answer for other events, which has its words already */
 int dev_check_events(struct dev *dev, const void *context, struct rnic_err *err);
 int dev_leave_events(struct dev *dev, const void *context, struct rnic_err *err);
+int dev_busy_for(uint32_t events, struct rnic_err *err);
 
 /* planned.c. open: what the environment plans. raise: -EINVAL: of an object, which has to fail by itself */
 extern const struct source planned_source;

@@ -68,8 +68,8 @@ static void abandon(struct dev *dev) {
     host_abandon(&dev->host);
     for (struct xrc_inode *of = dev->objects.xrc_inodes; of; of = of->next)
         close(of->file);
-    for (struct channel *ch = dev->objects.channel_list; ch; ch = ch->next)
-        close(ch->pub.fd);
+    for (struct listed *ch = dev->objects.of[KIND_CHANNEL].first; ch; ch = ch->next)
+        close(LISTED_IN(struct channel, listed, ch)->pub.fd);
     close(dev->nic.events.fd);
     close(dev->nic.events.end_fd);
     store_abandon(&dev->store);

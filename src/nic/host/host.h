@@ -137,6 +137,7 @@ bool qpn_is_ours(const struct host *host, uint32_t slot);
 int listeners_open(struct host *host, struct rnic_context *ctx, uint64_t service_id, const union rnic_gid *addr,
                    uint32_t flags, struct rnic_listener **out, struct rnic_err *err);
 void listeners_close(struct host *host, struct rnic_listener *listener);
+void listeners_close_all(struct host *host);
 int listeners_count(const struct host *host);
 bool listeners_have(const struct host *host, uint64_t service_id, const struct port *port, bool exact);
 void listeners_abandon(struct host *host);

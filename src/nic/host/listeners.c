@@ -155,6 +155,13 @@ void listeners_close(struct host *host, struct rnic_listener *pub) {
     free(l);
 }
 
+void listeners_close_all(struct host *host) {
+    while (host->listeners)
+        listeners_close(host, &host->listeners->pub);
+    while (host->holders)
+        listeners_close(host, &host->holders->pub);
+}
+
 int listeners_count(const struct host *host) {
     int n = 0;
     for (const struct listener *l = host->listeners; l; l = l->next)

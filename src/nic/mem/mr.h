@@ -9,6 +9,7 @@
 #ifndef RNIC_MEM_MR_H
 #define RNIC_MEM_MR_H
 
+#include "base/listed.h"
 #include "base/rng.h"
 #include "base/word.h"
 #include "mem/lock.h"
@@ -18,22 +19,24 @@
 
 struct pd {
     struct rnic_pd pub;
+    struct listed listed; /* in the context's list of its kind; device's lock */
     int mrs, qps, srqs, ahs, mws, cqs,
         domains;     /* children; cqs: of a parent domain; domains: parent domains that stand for it */
     int imports;     /* within this process */
     struct td *td;   /* of a parent domain, or NULL */
     int record;      /* where other processes find it (mem/store.h), -1: nowhere */
     bool foreign;    /* another process' */
-    struct pd *next; /* of the device */
 };
 
 struct td {
     struct rnic_td pub;
+    struct listed listed; /* as of struct pd */
     int domains; /* parent domains that use it */
 };
 
 struct dm {
     struct rnic_dm pub;
+    struct listed listed;
     uint8_t *mem;
     uint64_t stored_at; /* its place in the memory file of its owner */
     int mrs, imports;
@@ -41,7 +44,6 @@ struct dm {
     bool foreign; /* another process': registered while *is == was */
     const uint64_t *is;
     uint64_t was;
-    struct dm *next; /* of the device */
 };
 
 /* How the bytes of a region are reached: mem/kinds.c for all but the first. */
@@ -77,6 +79,7 @@ struct mr {
     const uint64_t *is; /* of MR_FOREIGN: registered while *is == was */
     uint64_t was;
     struct lock lock; /* what of memory it keeps from being swapped */
+    struct listed listed; /* of a region; as of struct pd */
 };
 
 /* Its bytes lie in the device's own memory file. */

@@ -75,6 +75,19 @@ static void remove_group(struct group **at) {
     free(g);
 }
 
+/* The group goes with its last one. */
+static bool remove_member(struct group **at, struct qp *qp) {
+    struct group *g = *at;
+    int i = member_at(g, qp);
+    if (i < 0)
+        return false;
+    g->member[i] = g->member[--g->members];
+    qp->groups--;
+    if (!g->members)
+        remove_group(at);
+    return true;
+}
+
 int mcast_attach(struct net *net, struct qp *qp, const union rnic_gid *gid, struct rnic_err *err) {
     struct group **at = group_at(net, gid);
     bool fresh = !*at;
@@ -94,14 +107,16 @@ int mcast_attach(struct net *net, struct qp *qp, const union rnic_gid *gid, stru
 
 int mcast_detach(struct net *net, struct qp *qp, const union rnic_gid *gid, struct rnic_err *err) {
     struct group **at = group_at(net, gid);
-    int i = *at ? member_at(*at, qp) : -1;
-    if (i < 0)
-        return fail(err, -EINVAL, "the queue pair is not attached to the group");
-    (*at)->member[i] = (*at)->member[--(*at)->members];
-    qp->groups--;
-    if (!(*at)->members)
-        remove_group(at);
-    return 0;
+    return *at && remove_member(at, qp) ? 0 : fail(err, -EINVAL, "the queue pair is not attached to the group");
+}
+
+void mcast_leave(struct net *net, struct qp *qp) {
+    for (struct group **at = &net->groups; qp->groups && *at;) {
+        struct group *g = *at;
+        remove_member(at, qp);
+        if (*at == g) /* it has others */
+            at = &g->next;
+    }
 }
 
 void mcast_abandon(struct net *net) {

@@ -147,6 +147,7 @@ struct way *incoming_way(struct net *net, const struct sockaddr_in6 *src, const 
 /* mcast.c */
 int mcast_attach(struct net *net, struct qp *qp, const union rnic_gid *gid, struct rnic_err *err);
 int mcast_detach(struct net *net, struct qp *qp, const union rnic_gid *gid, struct rnic_err *err);
+void mcast_leave(struct net *net, struct qp *qp); /* every group */
 void mcast_abandon(struct net *net); /* in a forked child */
 
 /* frames.c. enter, leave: a RAW_PACKET queue pair comes and goes. listen: it has a rule, frames of the wire may be for it */

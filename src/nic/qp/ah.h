@@ -12,6 +12,7 @@ struct ah {
     struct rnic_ah_attr attr;
     struct way way;  /* held by the device's wire */
     struct ah *next; /* among those that are destroyed and still named by send elements */
+    struct listed listed; /* in the context's list of its kind; device's lock */
 };
 
 /* The program's own name for it goes; it stays until no send element names it. */

@@ -120,6 +120,7 @@ struct qp {
     struct qp *xrc_next;        /* in the domain's list */
     struct xrc_handle *handles; /* as programs have it open, if they have no other way to it; events go to each */
     struct qp *real;            /* itself, unless it is but a handle; the device's */
+    struct listed listed;       /* in the context's list, unless it has handles: those are there */
 
     struct qp_ib ib;     /* InfiniBand's transports' */
     struct qp_turn turn; /* the scheduler's */

@@ -8,6 +8,7 @@
 
 #include <stdatomic.h>
 
+#include "base/listed.h"
 #include "nic.h"
 
 #define COMP_CNTR_OPS 6 /* bits of enum rnic_comp_cntr_op */
@@ -17,6 +18,7 @@ struct comp_cntr {
     _Atomic uint64_t done, failed; /* anybody's */
     bool bytes;                    /* `done` counts bytes, not work requests */
     int qps;                       /* that it is attached to, once for each operation; device's lock */
+    struct listed listed; /* in the context's list of its kind; device's lock */
 };
 
 /* Which counter an operation of a queue pair has, by its bit; NULL: none. */

@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 
+#include "base/listed.h"
 #include "nic.h"
 
 /* What the completion queues of a device share. */
@@ -28,7 +29,7 @@ struct channel {
     pthread_mutex_t lock;         /* of the list and of the pending counts of its CQs */
     struct cq *first, *last;      /* CQs with pending events */
     int cqs;                      /* that report here; device's lock */
-    struct channel *next;         /* in the device's list; device's lock */
+    struct listed listed; /* in the context's list of its kind; device's lock */
 };
 
 /* An entry, and what polling it sets free. */
@@ -66,6 +67,7 @@ struct cq {
         uint64_t due;          /* when the first of them has waited long enough */
         struct cq *next, **at; /* in timing->held */
     } moderation;
+    struct listed listed; /* in the context's list of its kind; device's lock */
 };
 
 /* cqe: room for so many at least; wc_flags and flags are set already, and timing where those need it. */

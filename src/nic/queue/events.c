@@ -134,13 +134,11 @@ uint32_t event_leave(struct event_queue *q, const void *context) {
     return n;
 }
 
-void event_forget(struct event_queue *q, const void *context) {
-    if (!context)
-        return;
+void event_forget_all(struct event_queue *q) {
     pthread_mutex_lock(&q->lock);
-    struct unacked *u = find(q, context);
-    if (u)
-        drop(q, u);
-    forget(q, context);
+    q->unacked_count = 0;
+    while (semaphore_lower(q->fd))
+        ;
+    q->tail = q->head;
     pthread_mutex_unlock(&q->lock);
 }

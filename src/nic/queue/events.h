@@ -32,6 +32,6 @@ int event_ack(struct event_queue *q, const void *context);
 uint32_t event_unacked(struct event_queue *q, const void *context); /* how many are not acknowledged */
 /* An object is to be destroyed: how many of its events are not acknowledged; when none is, those that wait are forgotten. */
 uint32_t event_leave(struct event_queue *q, const void *context);
-void event_forget(struct event_queue *q, const void *context); /* the same, without a question */
+void event_forget_all(struct event_queue *q); /* of every object, of ports and of the device, acknowledged or not */
 
 #endif

@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "base/listed.h"
 #include "nic.h"
 
 #define SQ_MAX_MESSAGE 0x7FFFFFFFu /* 2 GiB - 1; IBA C9-5 allows 2^31, length fields of verbs are 32 bits */

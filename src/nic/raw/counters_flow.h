@@ -5,6 +5,7 @@
 #ifndef RNIC_RAW_COUNTERS_FLOW_H
 #define RNIC_RAW_COUNTERS_FLOW_H
 
+#include "base/listed.h"
 #include "nic.h"
 
 #define FLOW_COUNTERS 16 /* values of a set at most */
@@ -15,6 +16,7 @@ struct flow_counters {
     int8_t desc[FLOW_COUNTERS];   /* what the value at an index is, */
     bool attached[FLOW_COUNTERS]; /* if one is there */
     int rules;                    /* that add to it */
+    struct listed listed; /* in the context's list of its kind; device's lock */
 };
 
 static inline void flow_count(struct flow_counters *c, uint32_t bytes) {

@@ -24,6 +24,7 @@ struct flow_rule {
     struct frame_key value, mask; /* it wants frames whose key, masked, is the value */
     struct flow_counters *counters;
     struct qp *qp;
+    struct listed listed; /* in the context's list of its kind; device's lock */
 };
 
 /* Checks an attribute with the specifications behind it, and makes a rule of it. 0, -EINVAL, -EOPNOTSUPP */

@@ -25,6 +25,7 @@ int soft_create_ah(struct rnic_pd *pd, const struct rnic_ah_attr *attr, struct r
     if (!rc)
         rc = link_resolve(dev->nic.wire, attr, WAY_EACH, &ah->way, NULL, err);
     if (!rc) {
+        object_enter(dev, KIND_AH, &ah->listed);
         ((struct pd *)pd)->ahs++;
         way_hold(&ah->way);
     }
@@ -51,6 +52,7 @@ int soft_destroy_ah(struct rnic_ah *pub, struct rnic_err *err) {
     if (rc)
         return rc;
     dev_lock(dev);
+    object_leave(dev, KIND_AH, &ah->listed);
     ((struct pd *)pub->pd)->ahs--;
     ah_destroy(&dev->nic, ah);
     dev_unlock(dev);

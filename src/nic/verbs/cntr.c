@@ -30,20 +30,22 @@ static int check_init(const struct rnic_comp_cntr_init_attr *attr, struct rnic_e
     return 0;
 }
 
-/* One more object: false: there are enough. */
-static bool enter(struct dev *dev) {
+/* One more of KIND_COMP_CNTR or KIND_COUNTERS; false: there are enough. */
+static bool enter(struct dev *dev, enum object_kind kind, struct listed *object) {
     dev_lock(dev);
-    bool room = dev->objects.cntrs < MAX_COMP_CNTR;
-    dev->objects.cntrs += room;
+    bool room = dev->objects.of[KIND_COMP_CNTR].count + dev->objects.of[KIND_COUNTERS].count < MAX_COMP_CNTR;
+    if (room)
+        object_enter(dev, kind, object);
     dev_unlock(dev);
     return room;
 }
 
 /* One less, unless it is used; how often it is. Whoever attaches it looks under the lock, too. */
-static int leave(struct dev *dev, const int *users) {
+static int leave(struct dev *dev, enum object_kind kind, struct listed *object, const int *users) {
     dev_lock(dev);
     int n = *users;
-    dev->objects.cntrs -= !n;
+    if (!n)
+        object_leave(dev, kind, object);
     dev_unlock(dev);
     return n;
 }
@@ -56,7 +58,7 @@ int soft_create_comp_cntr(struct rnic_context *ctx, const struct rnic_comp_cntr_
     if (rc)
         return rc;
     struct comp_cntr *cntr = calloc(1, sizeof *cntr);
-    if (!cntr || !enter(dev_of(ctx))) {
+    if (!cntr || !enter(dev_of(ctx), KIND_COMP_CNTR, &cntr->listed)) {
         free(cntr);
         return fail(err, -ENOMEM, "no memory for one more counter, or %d exist", MAX_COMP_CNTR);
     }
@@ -72,7 +74,7 @@ int soft_destroy_comp_cntr(struct rnic_comp_cntr *pub, struct rnic_err *err) {
     int rc = dev_check_alive(dev, err);
     if (rc)
         return rc;
-    int ops = leave(dev, &cntr->qps);
+    int ops = leave(dev, KIND_COMP_CNTR, &cntr->listed, &cntr->qps);
     if (ops)
         return fail(err, -EBUSY, "it counts %d operations of queue pairs, until they are destroyed", ops);
     free(cntr);
@@ -170,7 +172,7 @@ int soft_create_counters(struct rnic_context *ctx, struct rnic_flow_counters **o
     if (rc)
         return rc;
     struct flow_counters *counters = calloc(1, sizeof *counters);
-    if (!counters || !enter(dev_of(ctx))) {
+    if (!counters || !enter(dev_of(ctx), KIND_COUNTERS, &counters->listed)) {
         free(counters);
         return fail(err, -ENOMEM, "no memory for one more counter, or %d exist", MAX_COMP_CNTR);
     }
@@ -185,7 +187,7 @@ int soft_destroy_counters(struct rnic_flow_counters *pub, struct rnic_err *err) 
     int rc = dev_check_alive(dev, err);
     if (rc)
         return rc;
-    int rules = leave(dev, &counters->rules);
+    int rules = leave(dev, KIND_COUNTERS, &counters->listed, &counters->rules);
     if (rules)
         return fail(err, -EBUSY, "%d flow rules count with them", rules);
     free(counters);

@@ -21,11 +21,8 @@ int soft_create_comp_channel(struct rnic_context *ctx, struct rnic_comp_channel 
     ch->pub.ctx = ctx;
     dev_lock(dev);
     rc = channel_init(ch);
-    if (!rc) {
-        dev->objects.channels++;
-        ch->next = dev->objects.channel_list;
-        dev->objects.channel_list = ch;
-    }
+    if (!rc)
+        object_enter(dev, KIND_CHANNEL, &ch->listed);
     dev_unlock(dev);
     if (rc) {
         free(ch);
@@ -33,14 +30,6 @@ int soft_create_comp_channel(struct rnic_context *ctx, struct rnic_comp_channel 
     }
     *out = &ch->pub;
     return 0;
-}
-
-static void unlink_channel(struct dev *dev, struct channel *ch) {
-    struct channel **at = &dev->objects.channel_list;
-    while (*at != ch)
-        at = &(*at)->next;
-    *at = ch->next;
-    dev->objects.channels--;
 }
 
 int soft_destroy_comp_channel(struct rnic_comp_channel *pub, struct rnic_err *err) {
@@ -52,7 +41,7 @@ int soft_destroy_comp_channel(struct rnic_comp_channel *pub, struct rnic_err *er
     dev_lock(dev);
     int cqs = ch->cqs;
     if (!cqs) {
-        unlink_channel(dev, ch);
+        object_leave(dev, KIND_CHANNEL, &ch->listed);
         channel_free(ch);
     }
     dev_unlock(dev);
@@ -120,6 +109,23 @@ static int check_create(struct rnic_context *ctx, const struct rnic_cq_init_attr
     return check_extensions(attr, err);
 }
 
+static void enter_cq(struct dev *dev, struct cq *cq, struct channel *ch) {
+    object_enter(dev, KIND_CQ, &cq->listed);
+    if (ch)
+        ch->cqs++;
+    if (cq->domain)
+        ((struct pd *)cq->domain)->cqs++;
+}
+
+static void leave_cq(struct dev *dev, struct cq *cq, struct channel *ch) {
+    object_leave(dev, KIND_CQ, &cq->listed);
+    moderation_forget(cq);
+    if (cq->domain)
+        ((struct pd *)cq->domain)->cqs--;
+    if (ch)
+        ch->cqs--;
+}
+
 int soft_create_cq_ex(struct rnic_context *ctx, const struct rnic_cq_init_attr_ex *attr, struct rnic_cq **out,
                       struct rnic_err *err) {
     struct dev *dev = dev_of(ctx);
@@ -143,11 +149,8 @@ int soft_create_cq_ex(struct rnic_context *ctx, const struct rnic_cq_init_attr_e
     cq->domain = attr->parent_domain; /* that one thread polls it is a hint, which is not needed here */
     dev_lock(dev);
     rc = verbs_check_room(dev, KIND_CQ, err);
-    dev->objects.cqs += !rc;
-    if (ch)
-        ch->cqs += !rc;
-    if (cq->domain)
-        ((struct pd *)cq->domain)->cqs += !rc;
+    if (!rc)
+        enter_cq(dev, cq, ch);
     dev_unlock(dev);
     if (rc) {
         cq_free(cq);
@@ -201,8 +204,8 @@ static int check_unused(struct dev *dev, struct cq *cq, struct channel *ch, stru
     int rc = dev_leave_events(dev, cq->pub.cq_context, err);
     if (rc || !ch || channel_forget(ch, cq))
         return rc;
-    atomic_store(&dev->unacknowledged, cq->taken);
-    return fail(err, -EBUSY, "%u events are not acknowledged: ack_events(%u)", cq->taken, cq->taken);
+    fail(err, -EBUSY, "%u events are not acknowledged: ack_events(%u)", cq->taken, cq->taken);
+    return dev_busy_for(cq->taken, err);
 }
 
 int soft_destroy_cq(struct rnic_cq *pub, struct rnic_err *err) {
@@ -214,14 +217,8 @@ int soft_destroy_cq(struct rnic_cq *pub, struct rnic_err *err) {
         return rc;
     dev_lock(dev);
     rc = check_unused(dev, cq, ch, err);
-    if (!rc) {
-        dev->objects.cqs--;
-        moderation_forget(cq);
-        if (cq->domain)
-            ((struct pd *)cq->domain)->cqs--;
-        if (ch)
-            ch->cqs--;
-    }
+    if (!rc)
+        leave_cq(dev, cq, ch);
     dev_unlock(dev);
     if (rc)
         return rc;

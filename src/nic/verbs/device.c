@@ -3,7 +3,6 @@
  * The operations table of the software RNIC (IBA chapter 11; the man pages of libibverbs).
  */
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/fail.h"
@@ -11,45 +10,6 @@
 #include "verbs/verbs.h"
 
 /* ---------------------------------------------------------------- device */
-
-/* -EBUSY, with what a program has not closed; 0: nothing. */
-static int still_open(struct dev *dev, struct rnic_err *err) {
-    int dms = 0;
-    for (const struct dm *dm = dev->objects.dm_list; dm; dm = dm->next)
-        dms++;
-    const struct {
-        int count;
-        const char *name;
-    } kinds[] = {{dev->objects.pds, "protection domains"},
-                 {dev->objects.cqs, "completion queues"},
-                 {dev->objects.channels, "completion channels"},
-                 {listeners_count(&dev->host), "listeners"},
-                 {dev->objects.xrcds, "XRC domains"},
-                 {dev->objects.cntrs, "counters"},
-                 {dev->objects.wqs, "work queues"},
-                 {dev->objects.rwq_tables, "indirection tables"},
-                 {dev->objects.tds, "thread domains"},
-                 {dms, "pieces of device memory"}};
-    char text[200] = "";
-    for (size_t i = 0, n = 0; i < sizeof kinds / sizeof *kinds && n < sizeof text; i++) {
-        if (kinds[i].count)
-            n += (size_t)snprintf(text + n, sizeof text - n, "%s%d %s", n ? ", " : "", kinds[i].count, kinds[i].name);
-    }
-    return *text ? fail(err, -EBUSY, "still open: %s", text) : 0;
-}
-
-static int soft_close(struct rnic_context *ctx, struct rnic_err *err) {
-    struct dev *dev = dev_of(ctx);
-    int rc = dev_check_alive(dev, err);
-    if (rc)
-        return rc;
-    if (fork_disown(dev))
-        return 0;
-    dev_lock(dev);
-    rc = still_open(dev, err);
-    dev_unlock(dev);
-    return rc ? rc : device_close(ctx);
-}
 
 static int soft_query_device(struct rnic_context *ctx, struct rnic_device_attr *attr, struct rnic_err *err) {
     const struct dev *dev = dev_of(ctx);
@@ -213,13 +173,9 @@ static int soft_ack_async_event(struct rnic_context *ctx, const struct rnic_asyn
 
 static int soft_failed_fd(struct rnic_context *ctx) { return dev_of(ctx)->nic.events.end_fd; }
 
-/* The number is of the last refusal, which the next one that has another reason does not know of. */
-static uint32_t soft_unacknowledged(struct rnic_context *ctx) {
-    return atomic_exchange(&dev_of(ctx)->unacknowledged, 0);
-}
-
 const struct rnic_ops soft_ops = {
     .close = soft_close,
+    .close_all = soft_close_all,
     .query_device = soft_query_device,
     .query_port = soft_query_port,
     .query_gid = soft_query_gid,
@@ -310,7 +266,6 @@ const struct rnic_ops soft_ops = {
     .destroy_rwq_ind_table = soft_destroy_rwq_ind_table,
     .get_async_event = soft_get_async_event,
     .ack_async_event = soft_ack_async_event,
-    .unacknowledged = soft_unacknowledged,
     .failed_fd = soft_failed_fd,
 };
 

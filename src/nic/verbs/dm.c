@@ -25,10 +25,12 @@ static int check_size(uint64_t length, uint32_t log_align_req, struct rnic_err *
 }
 
 struct dm *find_dm(const struct dev *dev, uint32_t handle) {
-    struct dm *dm = dev->objects.dm_list;
-    while (dm && dm->pub.handle != handle)
-        dm = dm->next;
-    return dm;
+    for (struct listed *at = dev->objects.of[KIND_DM].first; at; at = at->next) {
+        struct dm *dm = LISTED_IN(struct dm, listed, at);
+        if (dm->pub.handle == handle)
+            return dm;
+    }
+    return NULL;
 }
 
 /* Under the lock. */
@@ -36,8 +38,7 @@ void enter_dm(struct dm *dm) {
     struct dev *dev = dev_of(dm->pub.ctx);
     while (!dm->pub.handle || (!dm->foreign && find_dm(dev, dm->pub.handle)))
         dm->pub.handle = rng_secret();
-    dm->next = dev->objects.dm_list;
-    dev->objects.dm_list = dm;
+    object_enter(dev, KIND_DM, &dm->listed);
     if (dm->foreign)
         return;
     dev->objects.dm_used += dm->pub.length;
@@ -80,10 +81,7 @@ int soft_alloc_dm(struct rnic_context *ctx, uint64_t length, uint32_t log_align_
 }
 
 static void unlink_dm(struct dev *dev, struct dm *dm) {
-    struct dm **at = &dev->objects.dm_list;
-    while (*at != dm)
-        at = &(*at)->next;
-    *at = dm->next;
+    object_leave(dev, KIND_DM, &dm->listed);
     store_withdraw(&dev->store, dm->record);
     if (!dm->foreign)
         dev->objects.dm_used -= dm->pub.length;

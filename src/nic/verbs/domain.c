@@ -18,7 +18,7 @@ int soft_alloc_td(struct rnic_context *ctx, struct rnic_td **out, struct rnic_er
         return rc ? rc : fail(err, -ENOMEM, "no memory");
     td->pub.ctx = ctx;
     dev_lock(dev);
-    dev->objects.tds++;
+    object_enter(dev, KIND_TD, &td->listed);
     dev_unlock(dev);
     *out = &td->pub;
     return 0;
@@ -32,7 +32,8 @@ int soft_dealloc_td(struct rnic_td *pub, struct rnic_err *err) {
         return rc;
     dev_lock(dev);
     int domains = td->domains;
-    dev->objects.tds -= !domains;
+    if (!domains)
+        object_leave(dev, KIND_TD, &td->listed);
     dev_unlock(dev);
     if (domains)
         return fail(err, -EBUSY, "%d parent domains use the thread domain", domains);

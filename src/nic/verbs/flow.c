@@ -14,6 +14,7 @@ static int insert(struct dev *dev, struct flow_rule *rule, struct rnic_err *err)
     if (rc)
         return rc;
     flow_insert(&dev->nic.raw->rules, rule);
+    object_enter(dev, KIND_FLOW, &rule->listed);
     raw_of(rule->qp)->flows++;
     if (rule->counters)
         rule->counters->rules++;
@@ -63,6 +64,7 @@ int soft_destroy_flow(struct rnic_flow *pub, struct rnic_err *err) {
         return rc;
     dev_lock(dev);
     flow_remove(&dev->nic.raw->rules, rule);
+    object_leave(dev, KIND_FLOW, &rule->listed);
     raw_of(rule->qp)->flows--;
     if (rule->counters)
         rule->counters->rules--;
@@ -91,7 +93,7 @@ void raw_caps(struct rnic_device_attr_ex *attr) {
 
 int soft_query_raw(struct rnic_context *ctx, struct rnic_raw_attr *attr, struct rnic_err *err) {
     struct dev *dev = dev_of(ctx);
-    struct rnic_err why = {""};
+    struct rnic_err why = {0};
     int rc = dev_check_alive(dev, err);
     if (rc)
         return rc;

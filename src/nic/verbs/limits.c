@@ -58,18 +58,10 @@ void verbs_set_attr(struct dev *dev, const struct rnic_device_attr *attr, const 
     dev->rate = *rate;
 }
 
-/* Of objects that protection domains count: a parent domain's are its own. */
-static int64_t in_domains(const struct dev *dev, enum verbs_kind kind) {
-    int64_t n = 0;
-    for (const struct pd *pd = dev->objects.pd_list; pd; pd = pd->next)
-        n += kind == KIND_SRQ ? pd->srqs : kind == KIND_MW ? pd->mws : pd->ahs;
-    return n;
-}
-
-int verbs_check_room(const struct dev *dev, enum verbs_kind kind, struct rnic_err *err) {
+int verbs_check_room(const struct dev *dev, enum object_kind kind, struct rnic_err *err) {
     const struct {
         const char *name;
-        int most, own; /* own: in_domains() is not asked where nobody limits */
+        int most, own;
     } rows[] = {[KIND_PD] = {"protection domains", dev->attr.max_pd, own.max_pd},
                 [KIND_CQ] = {"completion queues", dev->attr.max_cq, own.max_cq},
                 [KIND_QP] = {"queue pairs", dev->attr.max_qp, own.max_qp},
@@ -79,11 +71,7 @@ int verbs_check_room(const struct dev *dev, enum verbs_kind kind, struct rnic_er
                 [KIND_AH] = {"address handles", dev->attr.max_ah, own.max_ah}};
     if (rows[kind].most == rows[kind].own)
         return 0;
-    int64_t n = kind == KIND_PD   ? dev->objects.pds
-                : kind == KIND_CQ ? dev->objects.cqs
-                : kind == KIND_QP ? dev->objects.qps
-                : kind == KIND_MR ? dev->nic.mrs.count - dev->nic.mrs.windows
-                                  : in_domains(dev, kind);
+    int n = kind == KIND_QP ? dev->objects.qps : dev->objects.of[kind].count;
     return n < rows[kind].most
                ? 0
                : fail(err, -ENOMEM, "there are %d %s, all that the device has", rows[kind].most, rows[kind].name);

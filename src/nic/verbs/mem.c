@@ -25,19 +25,21 @@ struct pd *new_pd(struct rnic_context *ctx) {
 }
 
 struct pd *find_pd(const struct dev *dev, uint32_t handle) {
-    struct pd *pd = dev->objects.pd_list;
-    while (pd && (pd->pub.handle != handle || pd->pub.parent))
-        pd = pd->next;
-    return pd;
+    for (struct listed *at = dev->objects.of[KIND_PD].first; at; at = at->next) {
+        struct pd *pd = LISTED_IN(struct pd, listed, at);
+        if (pd->pub.handle == handle)
+            return pd;
+    }
+    return NULL;
 }
+
+static enum object_kind kind_of(const struct pd *pd) { return pd->pub.parent ? KIND_PARENT : KIND_PD; }
 
 /* Under the lock. */
 void link_pd(struct dev *dev, struct pd *pd) {
     while (!pd->pub.handle || (!pd->foreign && !pd->pub.parent && find_pd(dev, pd->pub.handle)))
         pd->pub.handle = rng_secret();
-    pd->next = dev->objects.pd_list;
-    dev->objects.pd_list = pd;
-    dev->objects.pds++;
+    object_enter(dev, kind_of(pd), &pd->listed);
     if (!pd->foreign && !pd->pub.parent)
         pd->record = store_publish(&dev->store, &(struct store_record){.kind = STORE_PD, .handle = pd->pub.handle});
 }
@@ -83,11 +85,7 @@ static int in_use(const struct pd *pd, struct rnic_err *err) {
 }
 
 static void unlink_pd(struct dev *dev, struct pd *pd) {
-    struct pd **at = &dev->objects.pd_list;
-    while (*at != pd)
-        at = &(*at)->next;
-    *at = pd->next;
-    dev->objects.pds--;
+    object_leave(dev, kind_of(pd), &pd->listed);
     store_withdraw(&dev->store, pd->record);
     if (pd->pub.parent)
         ((struct pd *)pd->pub.parent)->domains--;
@@ -280,6 +278,7 @@ int enter_mr(struct mr *mr, uint32_t key, struct rnic_mr **out, struct rnic_err 
     dev_lock(dev);
     int rc = give_key(dev, mr, key, err);
     if (!rc) {
+        object_enter(dev, KIND_MR, &mr->listed);
         ((struct pd *)mr->pub.pd)->mrs++;
         if (mr->dm)
             mr->dm->mrs++;
@@ -322,6 +321,7 @@ int leave_mr(struct mr *mr, struct rnic_err *err) {
         return rc;
     }
     mr_remove(&dev->nic.mrs, mr);
+    object_leave(dev, KIND_MR, &mr->listed);
     ((struct pd *)mr->pub.pd)->mrs--;
     if (mr->dm)
         mr->dm->mrs--;

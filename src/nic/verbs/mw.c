@@ -24,8 +24,10 @@ int soft_alloc_mw(struct rnic_pd *pd, int type, struct rnic_mw **out, struct rni
     rc = verbs_check_room(dev, KIND_MW, err);
     if (!rc && (rc = mw_insert(&dev->nic.mrs, mw)))
         fail(err, rc, "no memory for the key table, or there are %u memory windows", MW_MAX);
-    if (!rc)
+    if (!rc) {
+        object_enter(dev, KIND_MW, &mw->listed);
         ((struct pd *)pd)->mws++;
+    }
     dev_unlock(dev);
     if (rc) {
         free(mw);
@@ -44,6 +46,7 @@ int soft_dealloc_mw(struct rnic_mw *pub, struct rnic_err *err) {
         return rc;
     dev_lock(dev);
     mw_remove(&dev->nic.mrs, mw);
+    object_leave(dev, KIND_MW, &mw->listed);
     ((struct pd *)pub->pd)->mws--;
     dev_unlock(dev);
     free(mw);

@@ -190,6 +190,8 @@ int verbs_enter_qp(struct dev *dev, struct qp *qp, struct rnic_err *err) {
     if (qp_is_datagram(qp) && dev->objects.datagram_qps++ == 0)
         ports_show_headers(&dev->net, true);
     count_users(qp, 1);
+    if (!qp->xrc)
+        object_enter(dev, KIND_QP, &qp->listed);
     return 0;
 }
 
@@ -234,6 +236,8 @@ void verbs_leave_qp(struct dev *dev, struct qp *qp) {
     if (qp_is_datagram(qp) && --dev->objects.datagram_qps == 0)
         ports_show_headers(&dev->net, false);
     count_users(qp, -1);
+    if (!qp->xrc)
+        object_leave(dev, KIND_QP, &qp->listed);
 }
 
 static int still_steered(const struct qp *qp, struct rnic_err *err) {

@@ -44,6 +44,11 @@ static void free_srq(struct srq *srq) {
     free(srq);
 }
 
+static void enter_srq(struct dev *dev, struct srq *srq) {
+    object_enter(dev, KIND_SRQ, &srq->listed);
+    ((struct pd *)srq->pub.pd)->srqs++;
+}
+
 int soft_create_srq(struct rnic_pd *pd, void *srq_context, struct rnic_srq_attr *attr, struct rnic_srq **out,
                     struct rnic_err *err) {
     struct dev *dev = dev_of(pd->ctx);
@@ -55,7 +60,8 @@ int soft_create_srq(struct rnic_pd *pd, void *srq_context, struct rnic_srq_attr 
         return rc;
     dev_lock(dev);
     rc = verbs_check_room(dev, KIND_SRQ, err);
-    ((struct pd *)pd)->srqs += !rc;
+    if (!rc)
+        enter_srq(dev, srq);
     dev_unlock(dev);
     if (rc)
         free_srq(srq);
@@ -97,7 +103,7 @@ static int specialise(struct dev *dev, struct srq *srq, const struct rnic_srq_in
     srq->cq = attr->cq;
     if (attr->cq)
         ((struct cq *)attr->cq)->qps++;
-    ((struct pd *)srq->pub.pd)->srqs++;
+    enter_srq(dev, srq);
     return 0;
 }
 
@@ -175,6 +181,7 @@ static void leave_srq(struct dev *dev, struct srq *srq) {
     if (srq->cq)
         ((struct cq *)srq->cq)->qps--;
     ((struct pd *)srq->pub.pd)->srqs--;
+    object_leave(dev, KIND_SRQ, &srq->listed);
 }
 
 int soft_destroy_srq(struct rnic_srq *pub, struct rnic_err *err) {

@@ -6,6 +6,7 @@
  *
  *   provider.c   which devices there are; opening one
  *   device.c     the operations table and the extensions; device, port, counters, asynchronous events
+ *   close.c      the end of a context, with what is left in it
  *   limits.c     its attributes, and what is left of them
  *   caps.c       what the device can do beyond ibv_query_device
  *   qp.c         creates, destroys and posts; qp_modify.c modifies and queries; qp_ex.c is what came later
@@ -37,10 +38,13 @@
 
 /* limits.c. read: the device's own, or what the environment makes of them.  check_room: under the lock; -ENOMEM: there are
  * as many as the device has, where the environment has made that fewer */
-enum verbs_kind { KIND_PD, KIND_CQ, KIND_QP, KIND_MR, KIND_SRQ, KIND_MW, KIND_AH };
 int verbs_read_attr(struct rnic_device_attr *attr, struct rnic_rate *rate, struct rnic_err *err);
 void verbs_set_attr(struct dev *dev, const struct rnic_device_attr *attr, const struct rnic_rate *rate);
-int verbs_check_room(const struct dev *dev, enum verbs_kind kind, struct rnic_err *err);
+int verbs_check_room(const struct dev *dev, enum object_kind kind, struct rnic_err *err);
+
+/* close.c */
+int soft_close(struct rnic_context *ctx, struct rnic_err *err);
+int soft_close_all(struct rnic_context *ctx, struct rnic_err *err);
 
 /* mem.c */
 int soft_alloc_pd(struct rnic_context *ctx, struct rnic_pd **out, struct rnic_err *err);
@@ -233,6 +237,7 @@ int soft_post_srq_ops(struct rnic_srq *pub, struct rnic_ops_wr *wr, struct rnic_
 
 /* xrc.c */
 struct xrcd;
+struct rnic_xrcd *xrcd_listed(struct listed *object); /* whose entry this is */
 int soft_open_xrcd(struct rnic_context *ctx, const struct rnic_xrcd_init_attr *attr, struct rnic_xrcd **out,
                    struct rnic_err *err);
 int soft_close_xrcd(struct rnic_xrcd *pub, struct rnic_err *err);

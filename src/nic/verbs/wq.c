@@ -30,8 +30,7 @@ static int check_wq(struct rnic_context *ctx, const struct rnic_wq_init_attr *at
     return 0;
 }
 
-static void count_users(struct dev *dev, struct rwq *wq, int n) {
-    dev->objects.wqs += n;
+static void count_users(struct rwq *wq, int n) {
     ((struct pd *)wq->pub.pd)->qps += n;
     ((struct cq *)wq->pub.cq)->qps += n;
 }
@@ -39,10 +38,11 @@ static void count_users(struct dev *dev, struct rwq *wq, int n) {
 /* False: there are enough. */
 static bool enter_wq(struct dev *dev, struct rwq *wq) {
     dev_lock(dev);
-    bool room = dev->objects.wqs < MAX_WQ;
+    bool room = dev->objects.of[KIND_WQ].count < MAX_WQ;
     if (room) {
         wq->pub.wq_num = ++dev->objects.wq_numbers & 0xFFFFFF;
-        count_users(dev, wq, 1);
+        object_enter(dev, KIND_WQ, &wq->listed);
+        count_users(wq, 1);
     }
     dev_unlock(dev);
     return room;
@@ -112,7 +112,8 @@ int soft_destroy_wq(struct rnic_wq *pub, struct rnic_err *err) {
         rc = dev_leave_events(dev, pub->wq_context, err);
     if (!rc) {
         cq_forget((struct cq *)pub->cq, &wq->q.freed);
-        count_users(dev, wq, -1);
+        object_leave(dev, KIND_WQ, &wq->listed);
+        count_users(wq, -1);
     }
     dev_unlock(dev);
     if (rc)
@@ -159,9 +160,9 @@ static int check_table(const struct rnic_context *ctx, const struct rnic_rwq_ind
 /* False: there are enough. */
 static bool enter_table(struct dev *dev, struct rwq_table *table) {
     dev_lock(dev);
-    bool room = dev->objects.rwq_tables < MAX_RWQ_TABLES;
+    bool room = dev->objects.of[KIND_TABLE].count < MAX_RWQ_TABLES;
     if (room) {
-        dev->objects.rwq_tables++;
+        object_enter(dev, KIND_TABLE, &table->listed);
         table->pub.ind_tbl_num = ++dev->objects.wq_numbers & 0xFFFFFF;
     }
     for (uint32_t i = 0; room && i < table->size; i++)
@@ -204,7 +205,8 @@ int soft_destroy_rwq_ind_table(struct rnic_rwq_ind_table *pub, struct rnic_err *
     int qps = table->qps;
     for (uint32_t i = 0; !qps && i < table->size; i++)
         table->wq[i]->tables--;
-    dev->objects.rwq_tables -= !qps;
+    if (!qps)
+        object_leave(dev, KIND_TABLE, &table->listed);
     dev_unlock(dev);
     if (qps)
         return fail(err, -EBUSY, "%d queue pairs spread what they receive by the table", qps);

@@ -24,11 +24,14 @@
 /* A domain, and the file that it belongs to. */
 struct xrcd {
     struct rnic_xrcd pub;
+    struct listed listed;
     struct xrc_inode *of;
     int srqs, qps; /* made with this one */
 };
 
 /* ---------------------------------------------------------------- domains */
+
+struct rnic_xrcd *xrcd_listed(struct listed *object) { return &LISTED_IN(struct xrcd, listed, object)->pub; }
 
 static struct xrc_inode *find(const struct dev *dev, const struct stat *st) {
     struct xrc_inode *of = dev->objects.xrc_inodes;
@@ -145,7 +148,7 @@ int soft_open_xrcd(struct rnic_context *ctx, const struct rnic_xrcd_init_attr *a
         rc = fail(err, -ENOMEM, "no memory");
     if (!rc) {
         xrcd->of->domain.handles++;
-        dev->objects.xrcds++;
+        object_enter(dev, KIND_XRCD, &xrcd->listed);
     }
     dev_unlock(dev);
     if (rc) {
@@ -165,7 +168,7 @@ int soft_close_xrcd(struct rnic_xrcd *pub, struct rnic_err *err) {
     dev_lock(dev);
     int srqs = xrcd->srqs, qps = xrcd->qps;
     if (!srqs && !qps) {
-        dev->objects.xrcds--;
+        object_leave(dev, KIND_XRCD, &xrcd->listed);
         if (--xrcd->of->domain.handles == 0)
             drop(dev, xrcd->of);
     }
@@ -207,7 +210,8 @@ static struct xrc_handle *make_handle(struct rnic_context *ctx, struct xrcd *xrc
     return h;
 }
 
-static void add_handle(struct qp *qp, struct xrc_handle *h) {
+static void add_handle(struct dev *dev, struct qp *qp, struct xrc_handle *h) {
+    object_enter(dev, KIND_QP, &h->qp.listed);
     h->qp.real = qp;
     h->qp.pub.qp_num = qp->pub.qp_num;
     h->next = qp->handles;
@@ -215,7 +219,8 @@ static void add_handle(struct qp *qp, struct xrc_handle *h) {
     h->xrcd->qps++;
 }
 
-static void remove_handle(struct xrc_handle *h) {
+static void remove_handle(struct dev *dev, struct xrc_handle *h) {
+    object_leave(dev, KIND_QP, &h->qp.listed);
     struct xrc_handle **at = &h->qp.real->handles;
     while (*at != h)
         at = &(*at)->next;
@@ -241,7 +246,7 @@ static int enter(struct dev *dev, struct qp *qp, struct xrc_handle *h, struct rn
     if (rc)
         xrc_remove_qp(qp);
     else
-        add_handle(qp, h);
+        add_handle(dev, qp, h);
     dev_unlock(dev);
     return rc;
 }
@@ -287,7 +292,7 @@ int soft_open_qp(struct rnic_context *ctx, const struct rnic_qp_open_attr *attr,
     dev_lock(dev);
     struct qp *qp = qpn_find(&dev->host, attr->qp_num);
     if (qp && qp->xrc == &xrcd->of->domain)
-        add_handle(qp, h);
+        add_handle(dev, qp, h);
     else if (qpn_is_ours(&dev->host, qpn_slot(attr->qp_num)))
         rc = fail(err, -EINVAL, "the XRC domain has no queue pair 0x%06x", attr->qp_num);
     else
@@ -302,22 +307,30 @@ int soft_open_qp(struct rnic_context *ctx, const struct rnic_qp_open_attr *attr,
     return 0;
 }
 
+/* With the last handle the queue pair goes; true. */
+static bool leave(struct dev *dev, struct qp *qp, struct xrc_handle *h) {
+    remove_handle(dev, h);
+    if (qp->handles)
+        return false;
+    verbs_leave_qp(dev, qp);
+    xrc_remove_qp(qp);
+    return true;
+}
+
 int soft_close_qp(struct rnic_qp *pub, struct rnic_err *err) {
     struct dev *dev = dev_of(pub->ctx);
     struct xrc_handle *h = (struct xrc_handle *)pub;
     struct qp *qp = h->qp.real;
-    (void)err;
     dev_lock(dev);
-    if (qp->handles == h && !h->next)
+    int rc = dev_check_events(dev, pub->qp_context, err);
+    if (!rc && qp->handles == h && !h->next)
         verbs_settle(dev, qp);
-    remove_handle(h);
-    event_forget(&dev->nic.events, pub->qp_context);
-    bool last = !qp->handles;
-    if (last) {
-        verbs_leave_qp(dev, qp);
-        xrc_remove_qp(qp);
-    }
+    if (!rc)
+        rc = dev_leave_events(dev, pub->qp_context, err); /* one may have been taken meanwhile */
+    bool last = !rc && leave(dev, qp, h);
     dev_unlock(dev);
+    if (rc)
+        return rc;
     if (last)
         verbs_free_qp(qp);
     free(h);

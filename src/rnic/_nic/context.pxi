@@ -113,6 +113,46 @@ cdef class Context(Handle):
             rc = self.ops.close(self.p, err)
         return rc
 
+    def close(self, force=False):
+        """Close the device (ibv_close_device(3)); a second call does nothing.
+
+        With `force` all objects that are left in the context are closed with it, as the kernel does at the end of a
+        process: queue pairs leave their multicast groups, work under way does not complete, and events need not be
+        acknowledged. If import_device() has opened the same context once more in this process, its objects stay in
+        the device until the last of these is closed, with `force`.
+
+        Raises VerbsError: EBUSY, and nothing is closed, without `force` while objects are left, and with it while a
+        call in another thread (which may wait for an event) uses the context or an object of it, or an MR.buf of memory
+        that the device has allocated is used. EBUSY, too, while a process that has been stopped is in the middle of
+        reading or writing memory: then all objects are closed, and close() can be called again. EOPNOTSUPP for `force`,
+        if the device's provider lacks it.
+        """
+        if force and self.live and self.pid == getpid():
+            self.close_all()
+        else:
+            Handle.close(self)
+
+    cdef int close_all(self) except -1:
+        cdef rnic_err err
+        cdef int rc
+        cdef dict found = {}
+        self.need_verb("close_device", self.ops.close_all is not NULL)
+        self.gather(found)
+        for one in found.values():
+            (<Handle>one).check_idle("close_device")
+        for one in found.values():
+            (<Handle>one).live = False
+        self.leaving = True
+        err.text[0] = 0
+        with nogil:
+            rc = self.ops.close_all(self.p, &err)
+        del found[id(self)]
+        for one in found.values():
+            (<Handle>one).gone()
+            (<Handle>one).detach()
+        self.leaving, self.live = False, rc < 0
+        return check(rc, "close_device", &err)
+
     cdef str label(self):
         return f"Context {self.name}"
 

@@ -38,12 +38,19 @@ cdef class Handle:
         self.owners = ()
         self.pid = getpid()
 
-    # What a class fills in: destroy() gives the native object back, settle() removes what would forbid that.
+    # What a class fills in: destroy() gives the native object back, settle() removes what would forbid that, and may_go()
+    # says what Python's own objects forbid; gone() drops what was kept for the native object.
 
     cdef int destroy(self, rnic_err *err):
         return 0
 
     cdef void settle(self):
+        pass
+
+    cdef int may_go(self, rnic_err *err):
+        return 0
+
+    cdef void gone(self):
         pass
 
     cdef void ack_async(self):
@@ -100,13 +107,35 @@ cdef class Handle:
         cdef int rc = 0
         self.live, self.leaving = False, True
         if self.pid == getpid():
-            rc = self.destroy(err)
+            rc = self.may_go(err)
+            if rc >= 0:
+                rc = self.destroy(err)
+            if rc >= 0:
+                self.gone()
         self.leaving = False
         if rc < 0:
             self.live = True
             return rc
         self.detach()
         return 0
+
+    cdef void gather(self, dict found):
+        """Adds this object, and before it all that need it, by their ids."""
+        for ref in list(self.users.values()):
+            user = ref()
+            if user is not None and id(user) not in found:
+                (<Handle>user).gather(found)
+        found[id(self)] = self
+
+    cdef int check_idle(self, str verb) except -1:
+        """Raises EBUSY, and says why, if the object cannot be destroyed now whoever may need it."""
+        cdef rnic_err err
+        if self.leaving:
+            raise VerbsError(EBUSY, f"another thread is closing {self.label()}", verb)
+        if self.calls:
+            raise VerbsError(EBUSY, f"{self.caller()} uses {self.label()}", verb)
+        err.text[0] = 0
+        return check(self.may_go(&err), verb, &err)
 
     cdef void detach(self):
         """Releases the owners, and closes those that waited only for this object."""
@@ -161,8 +190,7 @@ cdef class Handle:
             self.prune()
             if self.users:
                 raise VerbsError(EBUSY, f"{self.label()} is in use by {names_of(self.users)}", self.closer)
-            if self.calls:
-                raise VerbsError(EBUSY, f"{self.caller()} uses {self.label()}", self.closer)
+            self.check_idle(self.closer)
         err.text[0] = 0
         check(self.finish(&err), self.closer, &err)
 

@@ -113,17 +113,21 @@ cdef class MR(Handle):
         if self.exported:
             PyBuffer_Release(&self.view)
 
-    cdef int destroy(self, rnic_err *err):
-        cdef int rc
+    cdef int may_go(self, rnic_err *err):
         self.release_buf()
         if self.own and self.views:
             say(err, "its .buf is still used: release the memoryviews, arrays and slices made of it")
             return -EBUSY
+        return 0
+
+    cdef int destroy(self, rnic_err *err):
+        cdef int rc
         with nogil:
             rc = self.ops.unimport_mr(self.p, err) if self.imported else self.ops.dereg_mr(self.p, err)
-        if rc >= 0:
-            self.release_export()
         return rc
+
+    cdef void gone(self):
+        self.release_export()
 
     def unimport(self):
         """End the import of PD.import_mr() (ibv_unimport_mr(3)), as close() does.

@@ -22,9 +22,10 @@ cdef class MW(Handle):
         cdef int rc
         with nogil:
             rc = self.ops.dealloc_mw(self.p, err)
-        if rc >= 0:
-            self.latest = None
         return rc
+
+    cdef void gone(self):
+        self.latest = None
 
     cdef str label(self):
         return f"MW rkey 0x{self.rkey:08x}" if self.live else "MW"

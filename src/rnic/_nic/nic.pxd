@@ -498,6 +498,7 @@ cdef extern from "nic.h" nogil:
 
     struct rnic_ops:
         int (*close)(rnic_context *, rnic_err *) noexcept nogil
+        int (*close_all)(rnic_context *, rnic_err *) noexcept nogil
         int (*query_device)(rnic_context *, rnic_device_attr *, rnic_err *) noexcept nogil
         int (*query_port)(rnic_context *, int, rnic_port_attr *, rnic_err *) noexcept nogil
         int (*query_gid)(rnic_context *, int, int, rnic_gid_entry *, rnic_err *) noexcept nogil
@@ -607,7 +608,6 @@ cdef extern from "nic.h" nogil:
 
         int (*get_async_event)(rnic_context *, rnic_async_event *, rnic_err *) noexcept nogil
         int (*ack_async_event)(rnic_context *, const rnic_async_event *, rnic_err *) noexcept nogil
-        uint32_t (*unacknowledged)(rnic_context *) noexcept nogil
         int (*failed_fd)(rnic_context *) noexcept nogil
 
     struct rnic_env_row:

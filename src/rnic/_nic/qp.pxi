@@ -115,9 +115,10 @@ cdef class QP(Poster):
         cdef int rc
         with nogil:
             rc = self.ops.destroy_qp(self.p, err)
-        if rc >= 0:
-            self.kept = set()
         return rc
+
+    cdef void gone(self):
+        self.kept = set()
 
     cdef void settle(self):
         cdef rnic_gid gid

@@ -71,9 +71,10 @@ cdef class SRQ(Poster):
         cdef int rc
         with nogil:
             rc = self.ops.destroy_srq(self.p, err)
-        if rc >= 0:
-            self.kept = set()
         return rc
+
+    cdef void gone(self):
+        self.kept = set()
 
     def raw_modify(self, attr, uint32_t mask):
         """ibv_modify_srq with all fields of struct rnic_srq_attr."""

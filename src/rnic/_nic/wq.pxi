@@ -35,9 +35,10 @@ cdef class WQ(Poster):
         cdef int rc
         with nogil:
             rc = self.ops.destroy_wq(self.p, err)
-        if rc >= 0:
-            self.kept = set()
         return rc
+
+    cdef void gone(self):
+        self.kept = set()
 
     cdef str label(self):
         return f"WQ {self.wq_num}"

@@ -266,6 +266,110 @@ static void test_device_is_closed_with_events_that_nobody_acknowledges(void) {
     CHECK_EQ(ibv_close_device(context), 0);
 }
 
+/* ---------------------------------------------------------------- programs that do it otherwise */
+
+static void *destroy_srq_in_thread(void *arg) {
+    ibv_destroy_srq(arg);
+    return NULL;
+}
+
+static void test_a_thread_that_waits_is_cancelled_and_the_object_stays(void) {
+    struct ibv_async_event event;
+    pthread_t waits;
+    void *end;
+    open_device();
+    moment = NEVER;
+    event = limit_event();
+    CHECK_EQ(pthread_create(&waits, NULL, destroy_srq_in_thread, srq), 0);
+    CHECK_EQ(pthread_cancel(waits), 0);
+    CHECK_EQ(pthread_join(waits, &end), 0);
+    CHECK(end == PTHREAD_CANCELED);
+    ibv_ack_async_event(&event);
+    event = limit_event();
+    ibv_ack_async_event(&event);
+    close_device();
+}
+
+static void test_more_is_acknowledged_than_was_taken(void) {
+    struct ibv_comp_channel *channel;
+    struct ibv_async_event event;
+    struct ibv_cq *cq;
+    void *own;
+    open_device();
+    moment = NEVER;
+    channel = ibv_create_comp_channel(context);
+    cq = ibv_create_cq(context, 4, NULL, channel, 0);
+    CHECK(cq);
+    CHECK_EQ(ibv_req_notify_cq(cq, 0), 0);
+    CHECK_EQ(ibv_destroy_qp(failed_qp(cq, NULL)), 0);
+    CHECK_EQ(ibv_get_cq_event(channel, &cq, &own), 0);
+    ibv_ack_cq_events(cq, 3);
+    CHECK_EQ(ibv_destroy_cq(cq), 0);
+    CHECK_EQ(ibv_destroy_comp_channel(channel), 0);
+    event = limit_event();
+    ibv_ack_async_event(&event);
+    ibv_ack_async_event(&event);
+    close_device();
+}
+
+/* ---------------------------------------------------------------- one context of the device, opened and imported */
+
+static struct ibv_context *imported;
+
+static void import_device(void) {
+    moment = NEVER;
+    imported = ibv_import_device(context->cmd_fd);
+    CHECK(imported);
+}
+
+/* While a thread waits for one object's event, others are destroyed by the other context. */
+static void test_an_event_is_taken_by_the_other_context(void) {
+    struct ibv_srq_init_attr init = {.attr = {.max_wr = 1, .max_sge = 1}};
+    struct ibv_srq_attr limit = {.srq_limit = 1};
+    struct ibv_async_event event;
+    open_device();
+    import_device();
+    srq_to_destroy = srq;
+    destroy = destroy_srq;
+    early = 0;
+    CHECK_EQ(sem_init(&destroyed, 0, 0), 0);
+    CHECK_EQ(ibv_modify_srq(srq, &limit, IBV_SRQ_LIMIT), 0);
+    CHECK_EQ(ibv_get_async_event(imported, &event), 0);
+    CHECK(event.element.srq == srq);
+    CHECK_EQ(pthread_create(&thread, NULL, run, NULL), 0);
+    for (int i = 0; i < 200; i++) {
+        struct ibv_pd *other = ibv_alloc_pd(imported);
+        struct ibv_srq *another = ibv_create_srq(other, &init);
+        CHECK(another);
+        CHECK_EQ(ibv_destroy_srq(another), 0);
+        CHECK_EQ(ibv_dealloc_pd(other), 0);
+    }
+    CHECK(!is_destroyed(MEANWHILE_MS));
+    ibv_ack_async_event(&event);
+    check_it_ends();
+    CHECK_EQ(ibv_close_device(imported), 0);
+    srq = ibv_create_srq(pd, &init);
+    close_device();
+}
+
+/* As with a kernel, they are there until the last of its owners has closed the context, and so are their events. */
+static void test_what_a_closed_context_leaves_is_there_for_the_other_one(void) {
+    struct ibv_srq_init_attr init = {.attr = {.max_wr = 1, .max_sge = 1}};
+    struct ibv_srq_attr limit = {.srq_limit = 1};
+    struct ibv_async_event event;
+    open_device();
+    import_device();
+    struct ibv_srq *left = ibv_create_srq(ibv_alloc_pd(imported), &init);
+    CHECK(left);
+    CHECK_EQ(ibv_modify_srq(left, &limit, IBV_SRQ_LIMIT), 0);
+    CHECK_EQ(ibv_close_device(imported), 0);
+    CHECK_EQ(ibv_get_async_event(context, &event), 0);
+    CHECK(event.element.srq == left);
+    ibv_ack_async_event(&event);
+    CHECK_EQ(ibv_destroy_srq(left), 0);
+    close_device(); /* but for the protection domain */
+}
+
 static void test_queue_is_destroyed_when_its_event_is_given(void) { completion_event(GIVEN); }
 static void test_queue_is_destroyed_when_the_device_has_forgotten_its_event(void) { completion_event(ACKNOWLEDGED); }
 static void test_queue_pair_is_destroyed_when_its_event_is_given(void) { asynchronous_event(GIVEN); }
@@ -281,5 +385,9 @@ int main(void) {
     RUN(test_shared_queue_is_used_until_its_event_is_acknowledged);
     RUN(test_queue_in_use_with_an_event_is_busy);
     RUN(test_device_is_closed_with_events_that_nobody_acknowledges);
+    RUN(test_a_thread_that_waits_is_cancelled_and_the_object_stays);
+    RUN(test_more_is_acknowledged_than_was_taken);
+    RUN(test_an_event_is_taken_by_the_other_context);
+    RUN(test_what_a_closed_context_leaves_is_there_for_the_other_one);
     return check_done();
 }
