@@ -96,8 +96,8 @@ static int open_file(void) {
         close(low);
     else
         fd = low;
-    if (fd >= 0 && (ftruncate(fd, HEAP_BYTES) ||
-                    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) || fstat(fd, &st))) {
+    if (fd >= 0 && (ftruncate(fd, HEAP_BYTES) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) ||
+                    fstat(fd, &st))) {
         close(fd);
         return -1;
     }

@@ -32,9 +32,9 @@ struct heap {
     int fd;         /* the file; -1: there is none, and what is mapped is this process' alone */
     uint64_t inode; /* of the file, on its device: programs close descriptors that are not theirs */
     uint64_t device;
-    size_t page;    /* bytes */
-    size_t mapped;  /* bytes from the base on */
-    bool forking;   /* what was handed out now, the child would not have */
+    size_t page;   /* bytes */
+    size_t mapped; /* bytes from the base on */
+    bool forking;  /* what was handed out now, the child would not have */
 };
 extern struct heap heap;
 

@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+from errno import ENOSPC
 from pathlib import Path
+
+import pytest
 
 import rnic
 from ibverbs.programs import DEVICE
+from rnic.programs import surroundings, tree
 from ucma.under import Program, need, needs_libraries
 
 pytestmark = needs_libraries
@@ -41,3 +45,19 @@ def test_ibstatus(folder: Path) -> None:
     assert f"Infiniband device '{DEVICE}' port 1 status" in text
     assert "0000:0000:0000:0000:0000:ffff:7f00:0001" in text
     assert "4: ACTIVE" in text
+
+
+class FullDisk:
+    """An attempt to write there."""
+
+    def __init__(self, *_: object) -> None:
+        raise OSError(ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("where", [(tree, "add"), (surroundings, "Server")], ids=["tree", "socket"])
+def test_full_disk_is_named(where: tuple[object, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*where, FullDisk)
+    with pytest.raises(OSError, match="No space left") as caught, surroundings.serve():
+        pass
+    assert "/rnic-run-" in caught.value.filename
+    assert not Path(caught.value.filename).exists()

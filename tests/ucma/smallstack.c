@@ -21,14 +21,15 @@ static void handle(int number) {
     struct stat about;
     int fd = open("/dev/null", O_RDONLY);
     struct msghdr message = {.msg_iov = &(struct iovec){"x", 1}, .msg_iovlen = 1};
-    good = number == SIGUSR1 && fd >= 0 && !stat("/", &about) && !access("/", R_OK) &&
-           sendmsg(ends[0], &message, 0) == 1;
+    good =
+        number == SIGUSR1 && fd >= 0 && !stat("/", &about) && !access("/", R_OK) && sendmsg(ends[0], &message, 0) == 1;
     close(fd);
 }
 
 int main(void) {
     char *room = mmap(NULL, PAGE + STACK, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (room == MAP_FAILED || socketpair(AF_UNIX, SOCK_STREAM, 0, ends) || mprotect(room + PAGE, STACK, PROT_READ | PROT_WRITE))
+    if (room == MAP_FAILED || socketpair(AF_UNIX, SOCK_STREAM, 0, ends) ||
+        mprotect(room + PAGE, STACK, PROT_READ | PROT_WRITE))
         return 1;
     stack_t stack = {.ss_sp = room + PAGE, .ss_size = STACK};
     struct sigaction action = {.sa_handler = handle, .sa_flags = SA_ONSTACK};

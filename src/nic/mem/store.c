@@ -54,7 +54,8 @@ int store_open(struct store *s, const char *netdev, uint64_t guid, struct rnic_e
     if (s->fd >= 0 && s->taken && memfile_extend(s->fd, s->end) && fcntl(s->fd, F_ADD_SEALS, SEALS) == 0)
         table = mmap(NULL, STORE_TABLE, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, 0);
     if (table == MAP_FAILED) {
-        int rc = fail(err, errno ? -errno : -ENOMEM, "a memory file for the device: %s%s", strerror(errno), hint(errno));
+        int rc =
+            fail(err, errno ? -errno : -ENOMEM, "a memory file for the device: %s%s", strerror(errno), hint(errno));
         store_close(s);
         return rc;
     }

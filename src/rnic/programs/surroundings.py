@@ -10,7 +10,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from errno import EROFS
+from errno import EDQUOT, EFBIG, ENOSPC, EROFS
 from pathlib import Path
 from time import time
 
@@ -65,12 +65,25 @@ def serve(failures: Iterable[Failing] = ()) -> Iterator[tuple[Path, Server]]:
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _show_devices(folder)
-        with Server(str(folder / SOCKET), failures) as server:
+        with _naming(folder):
+            _show_devices(folder)
+            server = Server(str(folder / SOCKET), failures)
+        with server:
             yield folder, server
     finally:
         _remove(folder)
         os.close(lock)
+
+
+@contextmanager
+def _naming(folder: Path) -> Iterator[None]:
+    """Name the folder in errors of a full disk, which have no path."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (ENOSPC, EDQUOT, EFBIG) or error.filename:
+            raise
+        raise OSError(error.errno, error.strerror, str(folder)) from error
 
 
 def _show_devices(folder: Path) -> None:
