@@ -42,9 +42,9 @@
 /* What every object has, in the list of its context. */
 struct object {
     struct object *next, **at;
-    void *whole;                /* that it is in, and */
-    void (*free)(void *whole);  /* what takes that back when the device has taken back what is behind it */
-    bool theirs;                /* it lies in memory of the program's own allocator */
+    void *whole;               /* that it is in, and */
+    void (*free)(void *whole); /* what takes that back when the device has taken back what is behind it */
+    bool theirs;               /* it lies in memory of the program's own allocator */
 };
 
 struct context {
@@ -110,7 +110,7 @@ struct cq {
     struct object object;
     struct rnic_cq *nic;
     struct ibv_pd *domain; /* the parent domain that it was made with, or NULL */
-    struct rnic_wc wc; /* of an extended one: the completion that is being read, */
+    struct rnic_wc wc;     /* of an extended one: the completion that is being read, */
     struct rnic_wc_ex more;
     bool extended;
 };

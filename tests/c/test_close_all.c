@@ -55,8 +55,7 @@ static void leave_domains(void) {
 
 static void leave_xrc(void) {
     struct rnic_xrcd_init_attr of_nobody = {.fd = -1, .oflags = O_CREAT};
-    struct rnic_srq_init_attr_ex srq_attr = {
-        .attr = {4, 1, 0}, .srq_type = RNIC_SRQT_XRC, .pd = l.pd, .cq = l.cq};
+    struct rnic_srq_init_attr_ex srq_attr = {.attr = {4, 1, 0}, .srq_type = RNIC_SRQT_XRC, .pd = l.pd, .cq = l.cq};
     struct rnic_qp_init_attr init = {.qp_type = RNIC_QPT_XRC_RECV};
     struct rnic_qp_open_attr again = {.qp_type = RNIC_QPT_XRC_RECV};
     struct rnic_srq *srq;

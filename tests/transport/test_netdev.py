@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -135,6 +136,34 @@ def test_an_address_keeps_its_index_and_an_empty_one_is_used_again(devs: Netdevs
         wait_event(ctx, EventType.GID_CHANGE)
         assert gids(ctx) == {ONE: 0, THREE: 1, "fd00:99::1": 2}
         assert ctx.query_port().gid_tbl_len == 32
+
+
+def test_contexts_that_are_opened_later_have_the_same_indexes(devs: Netdevs) -> None:
+    """Addresses that come are the last ones to each process, in whatever order they would be listed."""
+    devs.address(devs.a, "fd00:99::1/64")
+    table = {ONE: 0, "fd00:99::1": 1, TWO: 2, "fd00:99::2": 3}
+    with rnic.open_device(f"roce_{devs.a}") as first:
+        for address in (f"{TWO}/24", "fd00:99::2/64"):
+            time.sleep(0.02)  # the kernel tells the age of an address in hundredths of a second
+            devs.address(devs.a, address)
+            wait_event(first, EventType.GID_CHANGE)
+        assert gids(first) == table
+    with rnic.open_device(f"roce_{devs.a}") as again:
+        assert gids(again) == table
+
+
+def test_contexts_of_a_process_agree_on_what_has_gone(devs: Netdevs) -> None:
+    devs.address(devs.a, f"{TWO}/32")
+    with rnic.open_device(f"roce_{devs.a}") as first:
+        devs.remove(devs.a, f"{ONE}/24")
+        until(lambda: ONE not in gids(first), "the address has gone")
+        with rnic.open_device(f"roce_{devs.a}") as second:
+            assert gids(second) == gids(first) == {TWO: 1}
+            devs.address(devs.a, f"{THREE}/32")
+            for ctx in (first, second):
+                until(lambda ctx=ctx: gids(ctx) == {THREE: 0, TWO: 1}, "the new one has the empty entry")  # type: ignore[misc]
+            with rnic.open_device(f"roce_{devs.a}") as third:
+                assert gids(third) == gids(first)
 
 
 def test_an_index_that_somebody_names_waits_for_its_address(devs: Netdevs) -> None:

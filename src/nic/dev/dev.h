@@ -70,14 +70,14 @@ struct dev {
     struct rnic_context pub;
     struct rnic_device_info info; /* as it was listed when it was opened */
     struct nic nic;
-    struct run run;                  /* who makes progress; the lock */
-    struct net net;                  /* netdev, addresses and ports, what comes by them */
-    struct host host;                /* whose it is, of the processes and queue pairs here */
-    struct mads mads;                /* the same of messages to queue pair 1 */
-    _Atomic bool dead;               /* this process is a fork of the one that opened the device */
-    _Atomic bool fatal;              /* the netdev has gone: nothing is left to do but to close */
-    struct planned *planned;         /* events to be raised, planned.c */
-    struct rnic_device_attr attr;    /* what verbs tell and hold to; theirs, as rate */
+    struct run run;               /* who makes progress; the lock */
+    struct net net;               /* netdev, addresses and ports, what comes by them */
+    struct host host;             /* whose it is, of the processes and queue pairs here */
+    struct mads mads;             /* the same of messages to queue pair 1 */
+    _Atomic bool dead;            /* this process is a fork of the one that opened the device */
+    _Atomic bool fatal;           /* the netdev has gone: nothing is left to do but to close */
+    struct planned *planned;      /* events to be raised, planned.c */
+    struct rnic_device_attr attr; /* what verbs tell and hold to; theirs, as rate */
     struct rnic_rate rate;
     struct objects objects;
     struct store store; /* memory of its own making, and what of it other processes may import */
@@ -138,13 +138,14 @@ void planned_free(struct dev *dev);
 /* demux.c. handed_on: by another process, which has received it */
 void demux_datagram(struct dev *dev, struct port *port, const struct udp_datagram *d, bool handed_on, uint64_t now);
 
-/* fork.c: the process' devices. adopt: the one that has this memory file, with one owner more, or NULL.
+/* fork.c: the process' devices. arrange: the GID table of one that is opened as those of others on its netdev. adopt: the one that has this memory file, with one owner more, or NULL.
  * unregister: false: it has other owners, and stays; with a device that is busy, disown is asked first. */
 void fork_register(struct dev *dev);
 /* From here on, and until let_in, this thread makes or closes descriptors that no lock of a registered device covers: no
  * fork comes in between.  Not while such a lock is held, and not twice. */
 void fork_keep_out(void);
 void fork_let_in(void);
+void fork_arrange(struct netdev *dev);
 struct dev *fork_adopt(int cmd_fd);
 bool fork_disown(struct dev *dev);
 bool fork_unregister(struct dev *dev);

@@ -105,6 +105,7 @@ static int open_device(const struct rnic_device_info *info, const struct rnic_op
     rng_seed(&dev->nic.rng, (uint64_t)rng_secret() << 32 | rng_secret());
     join(dev);
     int rc = net_find(&dev->net, info->netdev, err);
+    fork_arrange(&dev->net.netdev);
     if (!rc)
         rc = open_parts(dev, attr ? attr : &defaults, err);
     if (rc) {

@@ -103,6 +103,20 @@ void fork_register(struct dev *dev) {
     pthread_mutex_unlock(&devices_lock);
 }
 
+/* All contexts of a process give an address one index. */
+void fork_arrange(struct netdev *dev) {
+    pthread_mutex_lock(&devices_lock);
+    for (struct dev *one = devices; one; one = one->next) {
+        if (one->net.netdev.ifindex != dev->ifindex || atomic_load(&one->fatal))
+            continue;
+        pthread_mutex_lock(&one->net.lock);
+        netdev_arrange(dev, one->net.netdev.gids);
+        pthread_mutex_unlock(&one->net.lock);
+        break;
+    }
+    pthread_mutex_unlock(&devices_lock);
+}
+
 /* An imported context is the same one, which each of its owners closes. */
 struct dev *fork_adopt(int cmd_fd) {
     struct dev *dev;

@@ -21,17 +21,17 @@ struct pd {
     struct rnic_pd pub;
     struct listed listed; /* in the context's list of its kind; device's lock */
     int mrs, qps, srqs, ahs, mws, cqs,
-        domains;     /* children; cqs: of a parent domain; domains: parent domains that stand for it */
-    int imports;     /* within this process */
-    struct td *td;   /* of a parent domain, or NULL */
-    int record;      /* where other processes find it (mem/store.h), -1: nowhere */
-    bool foreign;    /* another process' */
+        domains;   /* children; cqs: of a parent domain; domains: parent domains that stand for it */
+    int imports;   /* within this process */
+    struct td *td; /* of a parent domain, or NULL */
+    int record;    /* where other processes find it (mem/store.h), -1: nowhere */
+    bool foreign;  /* another process' */
 };
 
 struct td {
     struct rnic_td pub;
     struct listed listed; /* as of struct pd */
-    int domains; /* parent domains that use it */
+    int domains;          /* parent domains that use it */
 };
 
 struct dm {
@@ -78,7 +78,7 @@ struct mr {
     int imports;        /* within this process */
     const uint64_t *is; /* of MR_FOREIGN: registered while *is == was */
     uint64_t was;
-    struct lock lock; /* what of memory it keeps from being swapped */
+    struct lock lock;     /* what of memory it keeps from being swapped */
     struct listed listed; /* of a region; as of struct pd */
 };
 

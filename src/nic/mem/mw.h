@@ -17,7 +17,7 @@ enum mw_list { OF_REGION, OF_QP }; /* the lists that a bound window is in; of a 
 
 struct mw {
     struct rnic_mw pub;
-    struct listed listed; /* in the context's list of its kind; device's lock */
+    struct listed listed;     /* in the context's list of its kind; device's lock */
     struct mr entry;          /* its key, and the bytes that it shows: of length 0 when it is not bound */
     struct rnic_pd nobodys;   /* the entry's protection domain, which is no queue pair's */
     struct mr *mr;            /* the region that it is bound to, or NULL */

@@ -13,6 +13,7 @@ void net_init(struct net *net, struct nic *nic, struct run *run, const struct ne
     net->calls = calls;
     net->owner = owner;
     net->follow_fd = -1;
+    ports_init(net);
     pthread_mutex_init(&net->lock, NULL);
 }
 

@@ -98,6 +98,7 @@ void net_unplug(struct net *net, bool unplugged, uint64_t now); /* and tells it 
 void net_find_unplugged(struct net *net);                       /* while it is opened: it was so before */
 
 /* ports.c */
+void ports_init(struct net *net); /* all are closed */
 int ports_open(struct net *net, struct rnic_err *err);
 void ports_settle(struct net *net); /* waits until packets come to us, or a moment; the engine runs, without the lock */
 int ports_add_slot(struct net *net, uint32_t slot); /* packets for it are ours, too. 0, -ENOSPC */
@@ -148,7 +149,7 @@ struct way *incoming_way(struct net *net, const struct sockaddr_in6 *src, const 
 int mcast_attach(struct net *net, struct qp *qp, const union rnic_gid *gid, struct rnic_err *err);
 int mcast_detach(struct net *net, struct qp *qp, const union rnic_gid *gid, struct rnic_err *err);
 void mcast_leave(struct net *net, struct qp *qp); /* every group */
-void mcast_abandon(struct net *net); /* in a forked child */
+void mcast_abandon(struct net *net);              /* in a forked child */
 
 /* frames.c. enter, leave: a RAW_PACKET queue pair comes and goes. listen: it has a rule, frames of the wire may be for it */
 int frames_enter(struct net *net, struct qp *qp, struct rnic_err *err);

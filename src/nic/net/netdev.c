@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/fail.h"
+#include "net/ages.h"
 
 /* ---------------------------------------------------------------- GUIDs */
 
@@ -85,7 +86,7 @@ static uint64_t guid_of(const struct ifaddrs *all, const struct sockaddr *hw, co
 /* ---------------------------------------------------------------- GIDs */
 
 /* The rank of an address in the GID table; -1: not an IP address. */
-enum { RANK_LINK_LOCAL, RANK_IPV4, RANK_IPV6, RANKS };
+enum { RANK_LINK_LOCAL, RANK_IPV4, RANK_IPV6 };
 
 static int gid_of(const struct sockaddr *sa, union rnic_gid *gid) {
     if (sa != NULL && sa->sa_family == AF_INET) {
@@ -102,15 +103,35 @@ static int gid_of(const struct sockaddr *sa, union rnic_gid *gid) {
     return -1;
 }
 
-static void add_gid(struct netdev *dev, const union rnic_gid *gid) {
-    for (int i = 0; i < dev->ngids; i++) {
-        if (memcmp(&dev->gids[i], gid, sizeof *gid) == 0) {
+/* An address, and what its place in the table follows from. */
+struct candidate {
+    union rnic_gid gid;
+    int rank;
+    uint32_t since; /* ages_of() */
+};
+
+/* A link-local address is first, as in rxe.  The others come in the order in which the netdev was given them, so that a new
+ * address is the last one to each process, whenever it looks; those of the same moment, as at boot, by rank. */
+static bool comes_before(const struct candidate *a, const struct candidate *b) {
+    if ((a->rank == RANK_LINK_LOCAL) != (b->rank == RANK_LINK_LOCAL)) {
+        return a->rank == RANK_LINK_LOCAL;
+    }
+    return a->since != b->since ? a->since < b->since : a->rank < b->rank;
+}
+
+/* Into a list of *n of them that has room for one more than it keeps. */
+static void add_candidate(struct candidate *list, int *n, const struct candidate *c) {
+    int at = *n;
+    for (int i = 0; i < *n; i++) {
+        if (memcmp(&list[i].gid, &c->gid, sizeof c->gid) == 0) {
             return;
         }
     }
-    if (dev->ngids < NETDEV_MAX_GIDS) {
-        dev->gids[dev->ngids++] = *gid;
+    for (; at > 0 && comes_before(c, &list[at - 1]); at--) {
+        list[at] = list[at - 1];
     }
+    list[at] = *c;
+    *n += *n < NETDEV_MAX_GIDS;
 }
 
 /* An IPv4 address may carry a label, "eth0:1", in place of the device's name. */
@@ -119,23 +140,27 @@ static bool is_of(const struct ifaddrs *ifa, const char *name) {
     return strlen(name) == length && memcmp(ifa->ifa_name, name, length) == 0;
 }
 
-static void collect_gids(const struct ifaddrs *all, struct netdev *dev) {
-    for (int rank = 0; rank < RANKS; rank++) {
-        for (const struct ifaddrs *ifa = all; ifa != NULL; ifa = ifa->ifa_next) {
-            union rnic_gid gid;
-            if (is_of(ifa, dev->name) && gid_of(ifa->ifa_addr, &gid) == rank) {
-                add_gid(dev, &gid);
-            }
+struct scan {
+    struct ifaddrs *all;
+    struct ages ages;
+    int fd;
+};
+
+static void collect_gids(const struct scan *s, struct netdev *dev) {
+    struct candidate list[NETDEV_MAX_GIDS + 1], c;
+    int ifindex = (int)if_nametoindex(dev->name);
+    for (const struct ifaddrs *ifa = s->all; ifa != NULL; ifa = ifa->ifa_next) {
+        if (is_of(ifa, dev->name) && (c.rank = gid_of(ifa->ifa_addr, &c.gid)) >= 0) {
+            c.since = ages_of(&s->ages, ifindex, &c.gid);
+            add_candidate(list, &dev->ngids, &c);
         }
+    }
+    for (int i = 0; i < dev->ngids; i++) {
+        dev->gids[i] = list[i].gid;
     }
 }
 
 /* ---------------------------------------------------------------- all devices */
-
-struct scan {
-    struct ifaddrs *all;
-    int fd;
-};
 
 static int scan_start(struct scan *s, struct rnic_err *err) {
     s->fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -150,11 +175,13 @@ static int scan_start(struct scan *s, struct rnic_err *err) {
         close(s->fd);
         return fail(err, rc, "cannot list network devices: %s", strerror(-rc));
     }
+    ages_read(&s->ages);
     return 0;
 }
 
 static void scan_end(struct scan *s) {
     freeifaddrs(s->all);
+    ages_free(&s->ages);
     close(s->fd);
 }
 
@@ -187,7 +214,7 @@ static int query(const struct scan *s, struct netdev *dev) {
 static int scan_device(const struct scan *s, const char *name, struct netdev *out) {
     memset(out, 0, sizeof *out);
     snprintf(out->name, sizeof out->name, "%s", name);
-    collect_gids(s->all, out);
+    collect_gids(s, out);
     return out->ngids == 0 ? -ENODEV : query(s, out);
 }
 
@@ -262,7 +289,7 @@ int netdev_read(int ifindex, struct netdev *out) {
     gone = if_indextoname((unsigned)ifindex, out->name) == NULL;
     int rc = gone ? errno : 0;
     if (!gone) {
-        collect_gids(s.all, out);
+        collect_gids(&s, out);
         rc = query(&s, out);
     }
     scan_end(&s);
@@ -270,4 +297,38 @@ int netdev_read(int ifindex, struct netdev *out) {
         return rc == ENXIO || rc == ENODEV ? -ENODEV : -EAGAIN;
     }
     return rc == 0 && out->ifindex == ifindex ? 0 : -EAGAIN; /* names change: the kernel tells once more */
+}
+
+static int index_of(const union rnic_gid *list, int n, const union rnic_gid *gid) {
+    for (int i = 0; i < n; i++) {
+        if (memcmp(&list[i], gid, sizeof *gid) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+static void place(struct netdev *dev, int at, const union rnic_gid *gid) {
+    dev->gids[at] = *gid;
+    if (at >= dev->ngids) {
+        dev->ngids = at + 1;
+    }
+}
+
+void netdev_arrange(struct netdev *dev, const union rnic_gid table[NETDEV_MAX_GIDS]) {
+    static const union rnic_gid none;
+    const struct netdev read = *dev;
+    dev->ngids = 0;
+    memset(dev->gids, 0, sizeof dev->gids);
+    for (int i = 0; i < NETDEV_MAX_GIDS; i++) {
+        if (index_of(read.gids, read.ngids, &table[i]) >= 0) {
+            place(dev, i, &table[i]);
+        }
+    }
+    for (int i = 0; i < read.ngids; i++) {
+        int empty = index_of(dev->gids, NETDEV_MAX_GIDS, &none);
+        if (index_of(table, NETDEV_MAX_GIDS, &read.gids[i]) < 0 && empty >= 0) {
+            place(dev, empty, &read.gids[i]);
+        }
+    }
 }

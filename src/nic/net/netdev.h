@@ -20,7 +20,7 @@ struct netdev {
     uint64_t guid; /* EUI-64 of the hardware address; if another device has this, too, made from the name as well; of a
                       device without one (lo) made from the name and the host */
     int ngids;
-    union rnic_gid gids[NETDEV_MAX_GIDS]; /* IPv6 link-local first, then IPv4 (mapped), then other IPv6, as in rxe */
+    union rnic_gid gids[NETDEV_MAX_GIDS]; /* IPv6 link-local first, then the oldest; of one moment IPv4 (mapped) first */
 };
 
 /* Devices with at least one address, by ifindex: at most max into list; how many there are, or -errno. */
@@ -28,5 +28,7 @@ int netdev_list(struct netdev *list, int max, struct rnic_err *err);
 int netdev_find(const char *name, struct netdev *out, struct rnic_err *err); /* -ENODEV */
 /* The same by number, whatever its name is now and also without an address. -ENODEV: it has gone; else try again later. */
 int netdev_read(int ifindex, struct netdev *out);
+/* Puts addresses where they are in another table of the same netdev, and others into the first entries that are empty there. */
+void netdev_arrange(struct netdev *dev, const union rnic_gid table[NETDEV_MAX_GIDS]);
 
 #endif

@@ -27,6 +27,14 @@ static void set_gid(struct net *net, int index, union rnic_gid gid) {
     pthread_mutex_unlock(&net->lock);
 }
 
+void ports_init(struct net *net) {
+    for (int i = 0; i < NETDEV_MAX_GIDS; i++) {
+        net->ports[i].rx_fd = net->ports[i].tx_fd = -1;
+        net->watched_rx[i].fd = net->watched_tx[i].fd = -1;
+        net->port_list[i] = &net->ports[i];
+    }
+}
+
 static int open_port(struct net *net, int index, union rnic_gid gid, uint64_t now, struct rnic_err *err) {
     struct sockaddr_in6 addr = {.sin6_family = AF_INET6};
     struct port *port = &net->ports[index];
@@ -46,21 +54,25 @@ static int open_port(struct net *net, int index, union rnic_gid gid, uint64_t no
     net->nic->counters.value[RNIC_CNT_unfit_ip_ids] += port_check_ids(port, &why) == -EPROTO;
     set_gid(net, index, gid);
     net->had[index] = gid;
-    net->port_list[index] = port;
     net->watched_rx[index].fd = net->watched_tx[index].fd = -1; /* an earlier one may have had the same number */
     if (index >= net->netdev.ngids)
         net->netdev.ngids = index + 1;
     return 0;
 }
 
-/* An address that cannot be bound yet (an IPv6 one whose duplicate check still runs) is left out of the GID table. */
+/* An address that cannot be bound yet (an IPv6 one whose duplicate check still runs) is left out of the GID table; entries
+ * that are empty stay so (netdev_arrange). */
 int ports_open(struct net *net, struct rnic_err *err) {
-    int n = net->netdev.ngids, rc = 0;
+    const struct netdev read = net->netdev;
+    int rc = 0;
     net->netdev.ngids = 0;
-    for (int i = 0; i < n && (!rc || rc == -EADDRNOTAVAIL); i++)
-        rc = open_port(net, net->netdev.ngids, net->netdev.gids[i], run_clock(), err);
-    for (int i = net->netdev.ngids; i < n; i++)
-        net->netdev.gids[i] = none;
+    memset(net->netdev.gids, 0, sizeof net->netdev.gids);
+    for (int i = 0, at = 0; i < read.ngids && (!rc || rc == -EADDRNOTAVAIL); i++) {
+        bool empty = same(&read.gids[i], &none);
+        if (!empty)
+            rc = open_port(net, at, read.gids[i], run_clock(), err);
+        at += empty || !rc;
+    }
     return rc == -EADDRNOTAVAIL && net->netdev.ngids ? 0 : rc;
 }
 

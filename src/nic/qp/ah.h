@@ -10,8 +10,8 @@
 struct ah {
     struct ah_head head;
     struct rnic_ah_attr attr;
-    struct way way;  /* held by the device's wire */
-    struct ah *next; /* among those that are destroyed and still named by send elements */
+    struct way way;       /* held by the device's wire */
+    struct ah *next;      /* among those that are destroyed and still named by send elements */
     struct listed listed; /* in the context's list of its kind; device's lock */
 };
 

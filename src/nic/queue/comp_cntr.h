@@ -18,7 +18,7 @@ struct comp_cntr {
     _Atomic uint64_t done, failed; /* anybody's */
     bool bytes;                    /* `done` counts bytes, not work requests */
     int qps;                       /* that it is attached to, once for each operation; device's lock */
-    struct listed listed; /* in the context's list of its kind; device's lock */
+    struct listed listed;          /* in the context's list of its kind; device's lock */
 };
 
 /* Which counter an operation of a queue pair has, by its bit; NULL: none. */

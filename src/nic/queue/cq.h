@@ -29,7 +29,7 @@ struct channel {
     pthread_mutex_t lock;         /* of the list and of the pending counts of its CQs */
     struct cq *first, *last;      /* CQs with pending events */
     int cqs;                      /* that report here; device's lock */
-    struct listed listed; /* in the context's list of its kind; device's lock */
+    struct listed listed;         /* in the context's list of its kind; device's lock */
 };
 
 /* An entry, and what polling it sets free. */

@@ -22,7 +22,7 @@ struct srq {
     struct xrcd *xrcd;      /* as it was opened for this one; the device's */
     struct rnic_cq *cq;     /* of that, and of a tag matching one: where its receives complete */
     struct tag_list *tags;  /* of a tag matching one, else NULL */
-    struct listed listed; /* in the context's list of its kind; device's lock */
+    struct listed listed;   /* in the context's list of its kind; device's lock */
 };
 
 int srq_init(struct srq *srq, uint32_t max_wr, uint32_t max_sge);

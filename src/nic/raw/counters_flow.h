@@ -16,7 +16,7 @@ struct flow_counters {
     int8_t desc[FLOW_COUNTERS];   /* what the value at an index is, */
     bool attached[FLOW_COUNTERS]; /* if one is there */
     int rules;                    /* that add to it */
-    struct listed listed; /* in the context's list of its kind; device's lock */
+    struct listed listed;         /* in the context's list of its kind; device's lock */
 };
 
 static inline void flow_count(struct flow_counters *c, uint32_t bytes) {

@@ -16,16 +16,16 @@ struct rwq {
     struct rnic_wq pub;
     struct nic *nic;
     struct wq q;
-    _Atomic int state; /* enum rnic_wq_state */
-    int tables;        /* entries that name it */
+    _Atomic int state;    /* enum rnic_wq_state */
+    int tables;           /* entries that name it */
     struct listed listed; /* in the context's list of its kind; device's lock */
 };
 
 struct rwq_table {
     struct rnic_rwq_ind_table pub;
-    int qps;       /* that spread by it */
+    int qps;              /* that spread by it */
     struct listed listed; /* in the context's list of its kind; device's lock */
-    uint32_t size; /* a power of two */
+    uint32_t size;        /* a power of two */
     struct rwq *wq[];
 };
 

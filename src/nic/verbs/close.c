@@ -17,7 +17,9 @@
 
 #define PUB(type, object) (&LISTED_IN(struct type, listed, object)->pub)
 
-static int end_flow(struct listed *object, struct rnic_err *err) { return soft_destroy_flow(PUB(flow_rule, object), err); }
+static int end_flow(struct listed *object, struct rnic_err *err) {
+    return soft_destroy_flow(PUB(flow_rule, object), err);
+}
 
 static int end_qp(struct listed *object, struct rnic_err *err) {
     struct qp *qp = LISTED_IN(struct qp, listed, object);
