@@ -54,18 +54,40 @@ static bool find_payload(struct lane *l, const struct ring_packet *p, struct pac
     return pkt->payload;
 }
 
+/* Bytes of an ACK that stands ahead of the packet (struct link_ops, put): both are short, so all of them have been copied. */
+static uint32_t ack_ahead(const struct ring_packet *p) {
+    bool may =
+        p->length >= ACK_BYTES + BTH_BYTES && p->length <= LINK_JOINED && !(p->kind & (LANE_REFERS | LANE_DATAGRAM));
+    return may && bth_opcode(p->head) == ROCE_RC_ACK ? ACK_BYTES : 0;
+}
+
+/* It is for the queue pair that the packet behind it is for, and answers what went by this lane. */
+static void take_ack(struct host *host, struct qp *qp, const struct lane *l, const uint8_t *bth, uint64_t now) {
+    const struct roce_opcode *row = roce_opcode(ROCE_RC_ACK);
+    const struct packet ack = {.bth = bth, .row = row, .psn = bth_psn(bth), .opcode = ROCE_RC_ACK};
+    host->nic->counters.value[RNIC_CNT_local_received]++;
+    if (!(row->mask & qp->ib.takes) || qp->way.link != &l->link) {
+        COUNT(qp, drop_bad_source);
+        return;
+    }
+    COUNT(qp, rx_packets);
+    qp->counters.value[RNIC_CNT_rx_bytes] += ACK_BYTES;
+    qp->engine->input(qp, &ack, now);
+}
+
 static void input(struct host *host, struct lane *l, const struct ring_packet *p, uint64_t now) {
     struct packet pkt = {0};
     uint8_t grh[GRH_BYTES];
+    uint32_t ahead = ack_ahead(p), n = p->length - ahead;
     if (p->kind & RING_VOID) /* of a queue pair that is no more */
         return;
     if (host->net->unplugged) {
         DROP(host, port_down);
         return;
     }
-    if (!incoming_parse(host->nic, &pkt, p->head, p->length, p->kind & LANE_DATAGRAM ? GRH_BYTES : 0))
+    if (!incoming_parse(host->nic, &pkt, p->head + ahead, n, p->kind & LANE_DATAGRAM ? GRH_BYTES : 0))
         return;
-    pkt.payload = p->bytes + pkt.row->header;
+    pkt.payload = p->bytes + ahead + pkt.row->header;
     bool refers = p->kind & LANE_REFERS;
     if (refers && !find_payload(l, p, &pkt)) {
         if (!ring_is_void(&l->in))
@@ -88,8 +110,11 @@ static void input(struct host *host, struct lane *l, const struct ring_packet *p
         COUNT(qp, drop_bad_pkey);
     else if (pkt.row->mask & OPC_UD ? !takes_datagram(l, p, &pkt, grh) : !from_peer(host, qp, &pkt, l))
         COUNT(qp, drop_bad_source);
-    else
-        sched_deliver(host->run, qp, &pkt, p->length, now);
+    else {
+        if (ahead)
+            take_ack(host, qp, l, p->head, now);
+        sched_deliver(host->run, qp, &pkt, n, now);
+    }
     if (refers)
         remote_leave(l->remote);
 }

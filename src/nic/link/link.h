@@ -74,7 +74,9 @@ struct link_ops {
     uint8_t *(*reserve)(struct link *link, struct way *way, uint32_t n, uint32_t *crc);
     /* The packet last reserved is written. */
     void (*commit)(struct link *link);
-    /* All of a packet that is at hand: of a short one the quicker way, of a frame the only one. False: not now. */
+    /* All of a packet that is at hand: of a short one the quicker way, of a frame the only one. False: not now.  By a bare
+     * link an ACK may stand ahead of it, in one piece, of LINK_JOINED bytes at most. */
+#define LINK_JOINED 64u
     bool (*put)(struct link *link, const struct way *way, const uint8_t *bytes, uint32_t n);
     /* What has been put leaves, or its reader is woken, without waiting for the end of the pass. */
     void (*flush)(struct link *link);

@@ -55,12 +55,6 @@ static void enter(struct qp *qp, struct rnic_cq *to, const struct cqe *cqe, bool
         overrun(qp, cq, first);
 }
 
-/* The completion of the element that has just been taken from a queue; polling it sets *freed, unless that is NULL. */
-static void push(struct qp *qp, struct rnic_cq *to, const struct rnic_wc *wc, _Atomic uint32_t *freed, uint32_t upto,
-                 bool solicited) {
-    enter(qp, to, &(struct cqe){.wc = *wc, .freed = freed, .upto = upto}, solicited);
-}
-
 void qp_tell(struct qp *qp, const struct rnic_wc *wc, bool solicited) {
     enter(qp, qp->pub.recv_cq, &(struct cqe){.wc = *wc}, solicited);
 }
@@ -70,20 +64,22 @@ void qp_complete_send(struct qp *qp, struct send_wqe *wqe) {
         tagged_sent(qp, wqe);
         return;
     }
-    struct rnic_wc wc = {.wr_id = wqe->wr_id,
-                         .status = wqe->status,
-                         .opcode = wc_opcode_of(wqe->opcode),
-                         .vendor_err = wqe->vendor_err,
-                         .byte_len = wqe->length,
-                         .qp_num = qp->pub.qp_num};
+    struct cqe cqe = {.wc = {.wr_id = wqe->wr_id,
+                             .status = wqe->status,
+                             .opcode = wc_opcode_of(wqe->opcode),
+                             .vendor_err = wqe->vendor_err,
+                             .byte_len = wqe->length,
+                             .qp_num = qp->pub.qp_num},
+                      .freed = &qp->sq.freed};
     if (qp_is_datagram(qp))
         ah_drop(wqe->ah);
     if (qp->cntrs)
         qp_count(qp, comp_cntr_op(wqe->opcode), !wqe->status, wqe->length);
     bool wanted = qp->sq_sig_all || (wqe->flags & RNIC_SEND_SIGNALED) || wqe->status;
     wq_pop(&qp->sq);
+    cqe.upto = wq_tail(&qp->sq);
     if (wanted)
-        push(qp, qp->pub.send_cq, &wc, &qp->sq.freed, wq_tail(&qp->sq), false);
+        enter(qp, qp->pub.send_cq, &cqe, false);
 }
 
 void qp_complete_recv(struct qp *qp, struct rnic_wc *wc, bool solicited) {
@@ -95,7 +91,8 @@ void qp_complete_recv(struct qp *qp, struct rnic_wc *wc, bool solicited) {
         wc->src_qp = qp->attr.dest_qp_num;
     qp_count(qp, RNIC_COMP_CNTR_OP_RECV, !wc->status, wc->byte_len);
     wq_pop(&qp->rq);
-    push(qp, qp->pub.recv_cq, wc, qp->xrc ? NULL : &qp->rq.freed, wq_tail(&qp->rq), solicited);
+    const struct cqe cqe = {.wc = *wc, .freed = qp->xrc ? NULL : &qp->rq.freed, .upto = wq_tail(&qp->rq)};
+    enter(qp, qp->pub.recv_cq, &cqe, solicited);
 }
 
 void srq_look_at_limit(struct nic *nic, struct srq *srq) {

@@ -119,8 +119,8 @@ static inline void *wq_slot(const struct wq *q, uint32_t i) { return q->slots + 
 static inline struct send_wqe *sq_wqe(const struct wq *q, uint32_t i) { return (struct send_wqe *)wq_slot(q, i); }
 static inline struct recv_wqe *rq_wqe(const struct wq *q, uint32_t i) { return (struct recv_wqe *)wq_slot(q, i); }
 
-static inline uint32_t wq_head(struct wq *q) { return atomic_load_explicit(&q->head, memory_order_acquire); }
-static inline uint32_t wq_tail(struct wq *q) { return atomic_load_explicit(&q->tail, memory_order_relaxed); }
+static inline uint32_t wq_head(const struct wq *q) { return atomic_load_explicit(&q->head, memory_order_acquire); }
+static inline uint32_t wq_tail(const struct wq *q) { return atomic_load_explicit(&q->tail, memory_order_relaxed); }
 static inline bool wq_empty(struct wq *q) { return wq_head(q) == wq_tail(q); }
 static inline void wq_pop(struct wq *q) { atomic_store_explicit(&q->tail, wq_tail(q) + 1, memory_order_release); }
 

@@ -275,12 +275,6 @@ bool direct_send(struct qp *qp, const struct rnic_send_wr *wr, uint64_t *now) {
     pthread_mutex_unlock(&q->lock);
     if (!posts)
         return false;
-    const struct cq_timing *timing = &qp->nic->cq_timing;
-    const struct responder *resp = &rc_of(qp)->resp;
-    if (resp->ack == ACK_ASKED && !qp->apart)
-        resp_ack_ahead(qp, timing->clock(timing->arg));
     *now = req_send_brief(qp, sq_wqe(q, head));
-    if (resp->ack == ACK_ASKED && !qp->apart) /* it goes along */
-        resp_ack(qp, *now, true);
     return true;
 }

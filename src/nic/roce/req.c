@@ -327,14 +327,16 @@ static uint32_t write_brief(struct qp *qp, const struct send_wqe *wqe, bool ackr
 
 static bool send_brief(struct qp *qp, struct send_wqe *wqe, bool *ackreq) {
     struct requester *req = &rc_of(qp)->req;
-    uint8_t packet[BTH_BYTES + IMMDT_BYTES + REQ_BRIEF];
+    uint8_t packets[ACK_BYTES + BTH_BYTES + IMMDT_BYTES + REQ_BRIEF];
     uint64_t flight = req_flight(qp), after = flight + wqe->length + PACKET_COST;
     if ((flight && after > req->window) || !may_begin(qp, wqe) || !start(qp, wqe))
         return false;
     *ackreq = wants_ack(qp, wqe, after);
-    uint32_t n = write_brief(qp, wqe, *ackreq, packet);
-    if (!n || !qp->way.link->ops->put(qp->way.link, &qp->way, packet, n))
+    uint32_t ack = resp_join_ack(qp, packets), n = write_brief(qp, wqe, *ackreq, packets + ack);
+    if (!n || !qp->way.link->ops->put(qp->way.link, &qp->way, packets, ack + n))
         return false;
+    if (ack)
+        resp_ack_gone(qp);
     COUNT(qp, tx_packets);
     COUNT_N(qp, tx_bytes, n);
     return true;

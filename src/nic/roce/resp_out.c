@@ -11,7 +11,7 @@
 
 /* Credits: receives posted, as 5 bits rounded down (IBA table 44): 0, 1, then the leading two bits of the number, the
  * second one in the code's last bit: 2 (code 2), 3, 4, 6, 8, 12 ... */
-static uint8_t credit_code(struct qp *qp) {
+static uint8_t credit_code(const struct qp *qp) {
     uint32_t n = wq_head(&qp->rq) - wq_tail(&qp->rq);
     if (qp->no_receives) /* how many are left says nothing: others take them, too (IBA 9.7.7.2) */
         return AETH_CREDIT_INVALID;
@@ -169,6 +169,24 @@ bool resp_ack_ahead(struct qp *qp, uint64_t now) {
     const struct cq *cq = (const struct cq *)qp->pub.recv_cq;
     bool sleeps = cq && !qp->xrc && atomic_load_explicit(&cq->armed, memory_order_relaxed) != CQ_NOT_ARMED;
     return (sleeps || qp->tagged) && resp_ack(qp, now, true);
+}
+
+uint32_t resp_join_ack(const struct qp *qp, uint8_t *packet) {
+    const struct responder *resp = &rc_of(qp)->resp;
+    if (resp->ack != ACK_ASKED || qp->apart || resp->queue_count || resp->nak_pending)
+        return 0;
+    bth_build(packet, ROCE_RC_ACK, 0, qp->ib.pkey, qp->attr.dest_qp_num, resp->acked);
+    aeth_set_syndrome(packet + BTH_BYTES, AETH_ACK | credit_code(qp));
+    aeth_set_msn(packet + BTH_BYTES, resp->msn);
+    return ACK_BYTES;
+}
+
+void resp_ack_gone(struct qp *qp) {
+    COUNT(qp, tx_packets);
+    COUNT_N(qp, tx_bytes, ACK_BYTES);
+    qp->nic->counters.value[RNIC_CNT_local_sent]++;
+    COUNT(qp, acks_sent);
+    rc_of(qp)->resp.ack = ACK_NONE;
 }
 
 /* To a peer on this host it costs little: it is due with the next look. */

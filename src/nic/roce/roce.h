@@ -232,6 +232,10 @@ void resp_next(struct qp *qp, uint64_t now); /* READ and atomic responses */
 /* Then a NAK or ACK that is due.  True: there is more to write now, of either. */
 bool resp_ack(struct qp *qp, uint64_t now, bool company);
 bool resp_ack_ahead(struct qp *qp, uint64_t now); /* the same, if it is to go before requests */
-uint64_t resp_due(const struct qp *qp);           /* when the ACK that waits is due by itself */
+/* Writes the ACK that waits, for the packet behind it to go in one piece with it, as link_ops.put() allows: its bytes; 0: none
+ * waits that may.  gone: it has been put. */
+uint32_t resp_join_ack(const struct qp *qp, uint8_t *packet);
+void resp_ack_gone(struct qp *qp);
+uint64_t resp_due(const struct qp *qp); /* when the ACK that waits is due by itself */
 
 #endif

@@ -25,6 +25,7 @@
 #define XRCETH_BYTES 4
 #define FETH_BYTES 4
 #define CNP_RESERVED_BYTES 16
+#define ACK_BYTES (BTH_BYTES + AETH_BYTES) /* an ACK, without an ICRC */
 /* The longest of all packet types: BTH + XRCETH + AtomicETH. */
 #define ROCE_MAX_HEADER (BTH_BYTES + XRCETH_BYTES + ATMETH_BYTES)
 

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * An ACK that goes along with a short SEND to a peer on this host, in one piece.
+ */
+#include <string.h>
+
+#include "check.h"
+#include "dev/dev.h"
+#include "host/lanes.h"
+#include "live.h"
+#include "wire/bth.h"
+
+#define HANG_S 60
+#define ROUNDS 400
+#define PATIENT 22 /* of timeouts: 17 s */
+
+static struct live a, b;
+static struct rnic_qp *from, *to;
+
+static uint64_t counted(const struct live *l, int counter) { return dev_of(l->ctx)->nic.counters.value[counter]; }
+
+static void open_both(void) {
+    live_open(&a, 1);
+    live_open(&b, 1);
+    from = live_qp(&a);
+    to = live_qp(&b);
+    live_join(&a, from, &b, to, PATIENT, 0);
+}
+
+static void close_both(void) {
+    CHECK_EQ(a.ops->destroy_qp(from, NULL), 0);
+    CHECK_EQ(b.ops->destroy_qp(to, NULL), 0);
+    live_close(&a);
+    live_close(&b);
+}
+
+/* A message from one end to the other, whose receive is taken there; n: bytes */
+static void tell(struct live *l, struct rnic_qp *qp, struct live *peer, struct rnic_qp *theirs, int i, uint32_t n) {
+    uint8_t *message = l->mem + 64 * (i % 64), *there = peer->mem + 64 * (i % 64);
+    live_post_recv(peer, theirs, 2, 64 * (uint64_t)(i % 64), 64);
+    memset(there, 0, 64);
+    memset(message, i + 1, n);
+    live_post(l, qp, RNIC_WR_SEND, 1, 64 * (uint64_t)(i % 64), n, peer);
+    struct rnic_wc wc;
+    do {
+        wc = live_wait(peer);
+        CHECK_EQ(wc.status, RNIC_WC_SUCCESS);
+    } while (wc.wr_id != 2);
+    CHECK_EQ(wc.byte_len, n);
+    for (uint32_t at = 0; at < 64; at++)
+        CHECK_EQ(there[at], at < n ? (uint8_t)(i + 1) : 0);
+}
+
+/* Each is acknowledged with what is answered, by a program that polls; all lengths, of which the longest are in no cell. */
+static void test_answers_arrive_with_acks_ahead_of_them(void) {
+    open_both();
+    for (int i = 0; i < ROUNDS; i++) {
+        tell(&a, from, &b, to, i, (uint32_t)i % 40);
+        tell(&b, to, &a, from, i + 1, (uint32_t)(i + 7) % 40);
+    }
+    close_both();
+}
+
+/* Puts an ACK, and behind it a SEND, into the lane that a sends by. */
+static void put_both(uint8_t opcode, uint32_t psn) {
+    struct qp *qp = (struct qp *)from;
+    uint8_t bytes[ACK_BYTES + BTH_BYTES + 8] = {0};
+    bth_build(bytes, ROCE_RC_ACK, 0, qp->ib.pkey, qp->attr.dest_qp_num, psn);
+    bth_build(bytes + ACK_BYTES, opcode, 0, qp->ib.pkey, qp->attr.dest_qp_num, psn);
+    dev_lock(dev_of(a.ctx));
+    CHECK(qp->way.link->ops->put(qp->way.link, &qp->way, bytes, sizeof bytes));
+    qp->way.link->ops->flush(qp->way.link);
+    dev_unlock(dev_of(a.ctx));
+}
+
+static void await(int counter, uint64_t value) {
+    for (double until = live_seconds() + HANG_S; counted(&b, counter) < value;) {
+        CHECK(live_seconds() < until);
+        live_nap();
+    }
+}
+
+/* Nothing of it counts if the packet behind is not for such a queue pair; of one that is, what was never sent is nothing. */
+static void test_an_ack_that_cannot_be_is_dropped(void) {
+    open_both();
+    tell(&a, from, &b, to, 0, 8);
+    uint64_t received = counted(&b, RNIC_CNT_local_received);
+    put_both(ROCE_UC_SEND_ONLY, 0);
+    await(RNIC_CNT_drop_bad_opcode, 1);
+    put_both(ROCE_RC_SEND_ONLY, 1000); /* out of sequence, as the SEND is */
+    await(RNIC_CNT_drop_bad_psn, 1);
+    put_both(0xFF, 0);
+    await(RNIC_CNT_drop_bad_opcode, 2);
+    CHECK(counted(&b, RNIC_CNT_local_received) >= received + 3);
+    struct qp *qp = (struct qp *)to;
+    struct link *lane = qp->way.link;
+    qp->way.link = dev_of(b.ctx)->nic.wire; /* so that nothing that comes by the lane answers it */
+    put_both(ROCE_RC_SEND_ONLY, 2000);
+    await(RNIC_CNT_drop_bad_source, 1);
+    qp->way.link = lane;
+    close_both();
+}
+
+int main(void) {
+    live_isolate();
+    RUN(test_answers_arrive_with_acks_ahead_of_them);
+    RUN(test_an_ack_that_cannot_be_is_dropped);
+    return check_done();
+}
