@@ -138,7 +138,8 @@ class QueuePair(IdBase):
         if attr is None:
             text = f"{state.name} needs what the peer answers: not connecting yet"
             raise VerbsError(EINVAL, text, verb)
-        return replace(attr, **dict.fromkeys(_LACKS.get(self.qp_type, {}).get(state, ())))
+        lacks = _LACKS.get(self.qp_type, {}).get(state)
+        return replace(attr, **dict.fromkeys(lacks)) if lacks else attr
 
 
 def _ece_of(qp: QP) -> ECE:

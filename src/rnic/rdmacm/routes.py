@@ -96,24 +96,28 @@ def _ask(kind: int, flags: int, body: bytes) -> Iterator[tuple[int, bytes]]:
                 return
 
 
-def _address(kind: int, data: bytes) -> tuple[int, IP] | None:
+def _address(kind: int, data: bytes) -> tuple[int, bytes] | None:
     if kind not in (_NEWADDR, DELADDR):
         return None
     _, _, _, _, ifindex = _IFADDR.unpack_from(data)
     found = _attributes(data[_IFADDR.size :])
     raw = found.get(_IFA_LOCAL) or found.get(_IFA_ADDRESS)
-    return (ifindex, ip_address(raw)) if raw else None
+    return (ifindex, raw) if raw else None
 
 
-def addresses(family: int = socket.AF_UNSPEC) -> list[tuple[int, IP]]:
-    """The addresses of this network namespace, each with the index of its network interface."""
+def _addresses(family: int) -> list[tuple[int, bytes]]:
     asked = _ask(_GETADDR, _DUMP, _IFADDR.pack(family, 0, 0, 0, 0))
     return [one for kind, data in asked if (one := _address(kind, data)) is not None]
 
 
+def addresses(family: int = socket.AF_UNSPEC) -> list[tuple[int, IP]]:
+    """The addresses of this network namespace, each with the index of its network interface."""
+    return [(index, ip_address(raw)) for index, raw in _addresses(family)]
+
+
 def interfaces_of(ip: IP) -> list[int]:
     """The indices of the network interfaces that have an address; a link-local one may be on several."""
-    return [index for index, known in addresses(_family(ip)) if known == ip]
+    return [index for index, raw in _addresses(_family(ip)) if raw == ip.packed]
 
 
 def way_to(dst: IP, src: IP | None = None, ifindex: int = 0) -> Way:
@@ -209,5 +213,5 @@ def _change(kind: int, body: bytes) -> Change | None:
         (ifindex,) = struct.unpack_from("=4xi", body)
         return Change(kind, ifindex, None)
     if kind == DELADDR and (found := _address(kind, body)):
-        return Change(kind, *found)
+        return Change(kind, found[0], ip_address(found[1]))
     return None

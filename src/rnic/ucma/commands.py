@@ -22,7 +22,7 @@ from rnic.records import Record
 from rnic.ucma import layouts, sockaddrs, structs
 from rnic.ucma.failures import Failures
 from rnic.ucma.files import File, Handle, Membership, Table
-from rnic.ucma.layouts import Cmd, Layout
+from rnic.ucma.layouts import HEADER, Cmd, Layout
 from rnic.ucma.parking import Parking
 
 if TYPE_CHECKING:
@@ -72,27 +72,24 @@ class Commands:
 
         `message` is what the program has written, and behind it the value of an option.
         """
-        head = layouts.HEADER.read(message)
-        if len(message) < layouts.HEADER.size:
+        if len(message) < HEADER.size:
             raise refuse(EINVAL, "a command has at least 8 bytes")
-        if head["cmd"] not in _ROWS:
-            raise refuse(
-                ENOSYS if head["cmd"] == Cmd.GET_OPTION else EINVAL, f"there is no command {head['cmd']}"
-            )
-        row = _ROWS[head["cmd"]]
-        body = message[layouts.HEADER.size :]
-        if len(body) < head["in"] or head["in"] < row.least:
-            raise refuse(EINVAL, f"{row.layout.names}: {head['in']} bytes are too few")
-        if head["out"] < row.room:
-            raise refuse(ENOSPC, f"{head['out']} bytes are too few for the answer")
-        fields = row.layout.read(body[: head["in"]])
-        self._failures.meet(Cmd(head["cmd"]), fields)
-        fields["rest"] = body[head["in"] :]
-        fields["room"] = head["out"]
-        handle = self.table.find_anywhere(fields["id"]) if head["cmd"] == Cmd.MIGRATE_ID else None
+        cmd, size, room = HEADER.unpack(message)
+        row = _ROWS.get(cmd)
+        if row is None:
+            raise refuse(ENOSYS if cmd == Cmd.GET_OPTION else EINVAL, f"there is no command {cmd}")
+        body = message[HEADER.size :]
+        if len(body) < size or size < row.least:
+            raise refuse(EINVAL, f"{row.layout.names}: {size} bytes are too few")
+        if room < row.room:
+            raise refuse(ENOSPC, f"{room} bytes are too few for the answer")
+        fields = row.layout.read(body[:size])
+        self._failures.meet(cmd, fields)
+        fields["rest"], fields["room"] = body[size:], room
+        handle = self.table.find_anywhere(fields["id"]) if cmd == Cmd.MIGRATE_ID else None
         events_of = handle.file if handle else file
         answer = row.call(self, file, fields)
-        return answer[: head["out"]], fields.get("response", 0), events_of
+        return answer[:room], fields.get("response", 0), events_of
 
     def _find(self, file: File, fields: dict[str, Any]) -> Handle:
         return self.table.find(file, fields["id"])
@@ -390,7 +387,7 @@ _QUERIES: dict[int, tuple[Callable[[CmId], bytes], int]] = {  # and the least ro
 }
 
 _C = Commands
-_ROWS = {
+_ROWS: dict[int, Row] = {
     Cmd.CREATE_ID: _row(layouts.CREATE_ID, _C.create_id, layouts.ID_RESP.size),
     Cmd.DESTROY_ID: _row(layouts.OF_ID, _C.destroy_id, layouts.EVENTS_RESP.size),
     Cmd.BIND_IP: _row(layouts.BIND_IP, _C.bind_ip),

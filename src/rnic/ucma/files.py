@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _log = Log("rnic.ucma")
 
+_AT_ONCE = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 MOST_BYTES = 64  # in a socket: more of them than events that a program fetches at a time are of no use
 
 
@@ -77,7 +78,9 @@ class Channel(EventChannel):
     def undone(self) -> int:
         """How many bytes the program has to take back, as their events are gone: it will."""
         with self.lock:
-            more = max(0, self._bytes - self._wanted())
+            more = self._bytes - self._wanted()
+            if more <= 0:
+                return 0
             self._bytes -= more
             return more
 
@@ -98,7 +101,7 @@ class Channel(EventChannel):
     def _tell(self) -> None:
         while self._bytes < self._wanted():
             try:
-                self._sock.send(b"\0", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                self._sock.send(b"\0", _AT_ONCE)
             except OSError:  # the program has gone, or its socket is full: it has enough to do
                 return
             self._bytes += 1

@@ -13,7 +13,9 @@ from typing import Any
 
 
 class Layout:
-    """A struct: read() makes a dict of its fields, write() bytes of keywords; what is not given is zero."""
+    """A struct: read() makes a dict of its fields, write() bytes of keywords; what is not given is zero.
+    unpack() and pack() are the same with the values alone, in their order: each command and answer has a head.
+    """
 
     def __init__(self, *fields: str) -> None:
         pairs = [field.split() for field in fields]
@@ -22,16 +24,18 @@ class Layout:
         self._struct = struct.Struct("=" + "".join(self.kinds))
         self._empty = {name: b"" if kind.endswith("s") else 0 for name, kind in pairs}
         self.size = self._struct.size
+        self.unpack = self._struct.unpack_from
+        self.pack = self._struct.pack
 
     def read(self, data: bytes) -> dict[str, Any]:
         """The fields; data that is too short counts as followed by zeros."""
-        return dict(
-            zip(self.names, self._struct.unpack(data[: self.size].ljust(self.size, b"\0")), strict=True)
-        )
+        if len(data) < self.size:
+            data = data.ljust(self.size, b"\0")
+        return dict(zip(self.names, self.unpack(data), strict=True))
 
     def write(self, **values: Any) -> bytes:
         """The bytes of the struct."""
-        return self._struct.pack(*(self._empty | values).values())
+        return self.pack(*(self._empty | values).values())
 
     def offset(self, name: str) -> int:
         """Where a field begins."""

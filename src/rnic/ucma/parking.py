@@ -59,7 +59,9 @@ class Parking:
     @property
     def deadline(self) -> int | None:
         """When to call expire()."""
-        return min((*(parked.until for parked in self._parked), *self._taken.values()), default=None)
+        if not self._parked and not self._taken:
+            return None
+        return min((*(parked.until for parked in self._parked), *self._taken.values()))
 
     def expire(self, now: int) -> list[Handle]:
         """Destroy those whose time is over. Returns the ids that have taken one over and do not listen."""

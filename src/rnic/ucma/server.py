@@ -10,6 +10,7 @@ import socket
 from array import array
 from collections.abc import Iterable
 from errno import EINVAL, ENOMEM
+from fcntl import F_SETFL, fcntl
 from time import monotonic_ns, sleep
 from typing import Self
 
@@ -26,6 +27,7 @@ _LONGEST = 1 << 16  # bytes of a message: more than a command with the value of 
 _BACKLOG = 1024  # programs that wait until the server looks
 _MOST_FDS = 4  # in a message: one is expected
 _FD_BYTES = array("i").itemsize
+_CONTROL = socket.CMSG_SPACE(_MOST_FDS * _FD_BYTES)
 _PAUSE = 0.01  # seconds, when memory is short
 _REST_NS = 100_000_000  # of the listener, when no descriptor is left for another program
 
@@ -84,9 +86,8 @@ class Server:
     # ------------------------------------------------------------------ the thread
 
     def _run(self) -> None:
-        parking = self._commands.parking
         while not self._stops:
-            due = min((at for at in (parking.deadline, self._rests_until) if at is not None), default=None)
+            due = self._due()
             found = self._poll.poll(None if due is None else max(0.0, (due - monotonic_ns()) / 1e9))
             if due is not None:
                 self._commands.expire(monotonic_ns())
@@ -98,11 +99,18 @@ class Server:
                     _log.error("file %d", fd, error=error)
                     sleep(_PAUSE)
 
+    def _due(self) -> int | None:
+        """When something is due that no descriptor tells of."""
+        parked, rests = self._commands.parking.deadline, self._rests_until
+        if parked is None or rests is None:
+            return rests if parked is None else parked
+        return min(parked, rests)
+
     def _serve(self, fd: int) -> None:
-        if fd == self._listener.fileno():
+        if (file := self._files.get(fd)) is not None:
+            self._receive(file)
+        elif fd == self._listener.fileno():
             self._admit()
-        elif fd in self._files:
-            self._receive(self._files[fd])
 
     def _admit(self) -> None:
         with contextlib.ExitStack() as undo:
@@ -138,9 +146,7 @@ class Server:
 
     def _receive(self, file: File) -> None:
         try:
-            message, control, _, _ = file.sock.recvmsg(
-                _LONGEST, socket.CMSG_SPACE(_MOST_FDS * _FD_BYTES), socket.MSG_CMSG_CLOEXEC
-            )
+            message, control, _, _ = file.sock.recvmsg(_LONGEST, _CONTROL, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return
         except ConnectionError:
@@ -177,20 +183,19 @@ class Server:
         except Exception as error:  # nonsense that nobody has thought of
             _log.error("a command of %d bytes met a mistake in rnic", len(message), error=error)
             result = -EINVAL
-        if _fetches(message) and file.channel.fetches == fetches:
+        if file.channel.fetches == fetches and _fetches(message):
             file.channel.returned(1)
         return result, events_of.channel.undone(), address, data
 
     def _answer(self, fd: int, result: int, undone: int, address: int, data: bytes) -> None:
-        head = ANSWER.write(result=result, undone=undone, address=address, length=len(data))
         with contextlib.suppress(OSError):  # the thread that waited has gone
-            os.set_blocking(fd, False)
-            os.write(fd, head + data)
+            fcntl(fd, F_SETFL, os.O_NONBLOCK)
+            os.write(fd, ANSWER.pack(result, undone, address, len(data)) + data)
 
 
 def _fetches(message: bytes) -> bool:
     """Whether the thread has taken a byte."""
-    return len(message) >= HEADER.size and HEADER.read(message)["cmd"] == Cmd.GET_EVENT
+    return len(message) >= HEADER.size and HEADER.unpack(message)[0] == Cmd.GET_EVENT
 
 
 def _take_note(file: File, message: bytes) -> None:

@@ -13,9 +13,10 @@ from rnic.errors import VerbsError
 from rnic.ucma.layouts import SOCKADDR_IB, SOCKADDR_IN, SOCKADDR_IN6
 
 if TYPE_CHECKING:
-    from rnic.rdmacm.sockaddr import SockAddr
+    from rnic.rdmacm.sockaddr import Inet, SockAddr
 
 AF_IB = 27
+_SIZES: dict[int, int] = {socket.AF_INET: SOCKADDR_IN.size, socket.AF_INET6: SOCKADDR_IN6.size}
 _PKEY = b"\xff\xff"
 
 
@@ -46,7 +47,7 @@ def read(data: bytes) -> SockAddr | None:
 def read_sized(data: bytes, size: int) -> SockAddr | None:
     """The same with its size beside it, 0: there is none. EINVAL: the size is not that of its family."""
     found = read(data[: max(size, 2)]) if size else None
-    if size and size != len(write(found)):
+    if size and size != _SIZES.get(family_of(data), 0):
         raise VerbsError(EINVAL, f"an address of family {data[0]} does not have {size} bytes", "rdma_cm")
     return found
 
@@ -59,26 +60,18 @@ def need(data: bytes, size: int | None = None) -> SockAddr:
     return found
 
 
-def write(address: SockAddr | None) -> bytes:
-    """The struct of an address, as long as its family has it; None: nothing."""
-    if address is None:
-        return b""
-    port = address[1].to_bytes(2, "big")
-    if len(address) == 2:
-        return SOCKADDR_IN.write(family=socket.AF_INET, port=port, addr=IPv4Address(address[0]).packed)
+def write(address: Inet) -> bytes:
+    """The struct of an address, as long as its family has it."""
+    port = address.port.to_bytes(2, "big")
+    if address.ip.version == 4:
+        return SOCKADDR_IN.write(family=socket.AF_INET, port=port, addr=address.ip.packed)
     return SOCKADDR_IN6.write(
-        family=socket.AF_INET6,
-        port=port,
-        flowinfo=address[2].to_bytes(4, "big"),
-        addr=IPv6Address(address[0]).packed,
-        scope_id=address[3],
+        family=socket.AF_INET6, port=port, addr=address.ip.packed, scope_id=address.scope
     )
 
 
-def write_ib(address: SockAddr | None, gid: bytes, service: int) -> bytes:
-    """The same as an address of InfiniBand: GID and service id (struct sockaddr_ib)."""
-    if address is None:
-        return b""
+def write_ib(gid: bytes, service: int) -> bytes:
+    """An address as one of InfiniBand: GID and service id (struct sockaddr_ib)."""
     return SOCKADDR_IB.write(
         family=AF_IB, pkey=_PKEY, addr=gid, sid=service.to_bytes(8, "big"), sid_mask=b"\xff" * 8
     )

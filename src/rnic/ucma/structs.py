@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from rnic.rdmacm import ConnParam, Event, IdState, Option, UDParam
@@ -156,11 +157,12 @@ _NOT_PLAIN = {
     *("max_send_wr", "max_recv_wr", "max_send_sge", "max_recv_sge", "max_inline_data"),  # never changed
 }
 _PLAIN = tuple(name for name in QP_ATTR.names if name not in _NOT_PLAIN)
+_plain_of = attrgetter(*_PLAIN)
 
 
 def qp_attr(attr: QPAttr) -> bytes:
     """What INIT_QP_ATTR answers."""
-    plain = {name: int(getattr(attr, name) or 0) for name in _PLAIN}
+    plain = {name: value or 0 for name, value in zip(_PLAIN, _plain_of(attr), strict=True)}
     return QP_ATTR.write(
         qp_attr_mask=int(attr.mask()),
         ah_attr=_ah_attr(attr.ah_attr),
@@ -188,13 +190,12 @@ def _has_local(one: CmId) -> bool:
 
 
 def _local(one: CmId) -> bytes:
-    return write(one.get_local_addr()) if _has_local(one) else b""
+    return write(one.local) if _has_local(one) else b""
 
 
 def _peer(one: CmId) -> bytes:
     """The peer's address; of a bound id without a peer the family alone, as from the kernel."""
-    peer = one.get_peer_addr()
-    return write(peer) if peer is not None else _local(one)[:2]
+    return write(one.remote) if one.remote is not None else _local(one)[:2]
 
 
 def _gids(one: CmId) -> tuple[bytes, bytes]:
@@ -251,8 +252,9 @@ def addresses(one: CmId) -> bytes:
 def gids(one: CmId) -> bytes:
     """What QUERY answers to GID: the addresses as those of InfiniBand."""
     sgid, dgid = _gids(one)
-    source = write_ib(one.get_local_addr(), sgid, _service(one, one.get_src_port()))
-    return _addresses(one, source, write_ib(one.get_peer_addr(), dgid, _service(one, one.get_dst_port())))
+    source = write_ib(sgid, _service(one, one.get_src_port()))
+    peer = write_ib(dgid, _service(one, one.get_dst_port())) if one.remote else b""
+    return _addresses(one, source, peer)
 
 
 def _service(one: CmId, port: int) -> int:

@@ -3,6 +3,7 @@
 
 import errno
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any
 
 from rnic._nic import nic
@@ -152,11 +153,11 @@ class QPAttr(Attributes):
 
     def mask(self) -> QPAttrMask:
         """The attributes that are set, as a mask."""
-        found = QPAttrMask(0)
-        for name, bit in _MASKS.items():
-            if getattr(self, name) is not None:
+        found = 0
+        for bit, value in zip(_MASK_BITS, _masked(self), strict=True):
+            if value is not None:
                 found |= bit
-        return found
+        return QPAttrMask(found)
 
     def check(self) -> None:
         """Raise EINVAL, or TypeError, for a value that no queue pair can have."""
@@ -226,6 +227,8 @@ _MASKS = {
     "alt_timeout": QPAttrMask.ALT_PATH,
     "rate_limit": QPAttrMask.RATE_LIMIT,
 }
+_MASK_BITS = tuple(int(bit) for bit in _MASKS.values())  # plain numbers are quicker to put together
+_masked = attrgetter(*_MASKS)
 
 _RECORDS = {"cap", "ah_attr", "alt_ah_attr"}
 

@@ -85,7 +85,9 @@ class BitStruct(Record, kw_only=True):
             raise WireError(f"resv of {type(self).__name__} holds bits that belong to a field")
         word = self.resv
         for place in layout.places:
-            word |= place.put(place.kind.write(place.name, getattr(self, place.name), place.bits))
+            value = getattr(self, place.name)
+            if value or value is None:  # most are 0; None is refused
+                word |= place.put(place.kind.write(place.name, value, place.bits))
         return word
 
 
@@ -151,6 +153,8 @@ class _Place(Record):
         return value
 
     def put(self, value: int) -> int:
+        if len(self.pieces) == 1:
+            return value << self.pieces[0][0]
         word = 0
         for shift, bits in reversed(self.pieces):
             word |= (value & (1 << bits) - 1) << shift

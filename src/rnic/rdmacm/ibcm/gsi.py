@@ -25,6 +25,7 @@ SENDS = 256
 AHS = 256  # destinations whose address handles are kept
 _PATIENCE = 1.0  # seconds for sends to go out: more is a device that has failed
 _ROOM = GRH_BYTES + MAD_BYTES
+_HOW = SendFlags.SIGNALED | SendFlags.INLINE
 
 
 class Peer(Record):
@@ -41,7 +42,7 @@ class Gsi:
         self._pd = pd
         self._context = context
         self._indices: dict[GID, int] = {}
-        self._ahs: OrderedDict[Peer, AH] = OrderedDict()
+        self._ahs: OrderedDict[tuple[bytes, int], AH] = OrderedDict()  # by GID and index
         self._unpolled = 0
         self._taken: list[nic.WC] = []  # not read yet
         with ExitStack() as stack:
@@ -117,7 +118,7 @@ class Gsi:
                 nic.SendWR(
                     0,
                     WROpcode.SEND,
-                    SendFlags.SIGNALED | SendFlags.INLINE,
+                    _HOW,
                     [nic.SGE(self._out_mr, 0, MAD_BYTES)],
                     ah=self._ah(peer),
                     remote_qpn=GSI_QPN,
@@ -143,13 +144,14 @@ class Gsi:
                 self._qp.modify(QPAttr(qp_state=QPState.RTS, cur_qp_state=QPState.SQE))
 
     def _ah(self, peer: Peer) -> AH:
-        found = self._ahs.get(peer)
+        key = peer.gid.raw, peer.sgid_index
+        found = self._ahs.get(key)
         if found is None:
-            found = self._ahs[peer] = self._pd.create_ah(AHAttr(peer.gid, peer.sgid_index))
+            found = self._ahs[key] = self._pd.create_ah(AHAttr(peer.gid, peer.sgid_index))
             if len(self._ahs) > AHS:
                 self._ahs.popitem(last=False)[1].close()
         else:
-            self._ahs.move_to_end(peer)
+            self._ahs.move_to_end(key)
         return found
 
     def close(self) -> None:

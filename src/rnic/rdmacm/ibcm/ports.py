@@ -13,6 +13,7 @@ other.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from errno import EADDRINUSE, EADDRNOTAVAIL, EAGAIN, ECONNREFUSED
 from typing import TYPE_CHECKING
 
@@ -96,8 +97,8 @@ class Ports:
             self._drop_if_empty(ps, ip, _first_of(port))
         raise VerbsError(EADDRNOTAVAIL, f"{TRIES} ports of {ip} are all in use", verb)
 
-    def _candidates(self, ps: PortSpace, ip: IP) -> list[int]:
-        """Ports that are left in our blocks, and then others."""
+    def _candidates(self, ps: PortSpace, ip: IP) -> Iterator[int]:
+        """Ports that are left in our blocks, at random, and then others."""
         ours = [
             port
             for (space, address, first), block in self._blocks.items()
@@ -105,8 +106,9 @@ class Ports:
             for port in range(max(first, 1), first + BLOCK)
             if port not in block.used
         ]
-        ours.sort(key=lambda _: os.urandom(4))
-        return ours[:BLOCK] + ephemeral()
+        for left in range(len(ours), max(len(ours) - BLOCK, 0), -1):
+            yield ours.pop(int.from_bytes(os.urandom(4)) % left)
+        yield from ephemeral()
 
     def _block(self, ps: PortSpace, ip: IP, first: int) -> _Block | None:
         block = self._blocks.get((ps, ip, first))
