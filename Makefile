@@ -21,7 +21,7 @@ SOURCES := $(shell find src -type f ! -name '*.py[co]' 2>/dev/null) $(wildcard m
 C_CORE  := $(shell find src/nic -name '*.c' 2>/dev/null)
 C_PERF  := $(wildcard src/rnic/_nic/*.c)
 C_ALL   := $(shell find src/nic src/ibverbs src/heap src/libc src/preload src/rnic/_nic tests/c tests/fuzz tests/ibverbs tests/ucma \
-             tests/heap tests/lab3 examples/c bench -name '*.[ch]' 2>/dev/null)
+             tests/heap tests/lab3 tests/toolchains examples/c bench -name '*.[ch]' 2>/dev/null)
 C_TESTS := $(wildcard tests/c/test_*.c)
 C_VERBS := $(wildcard tests/ibverbs/c/test_*.c)
 C_FUZZ  := $(wildcard tests/fuzz/fuzz_*.c)
@@ -75,7 +75,7 @@ demo: build ## a file by RDMA WRITE between two processes, then latency and band
 CHOSEN = $(filter tests tests/%,$(ARGS))
 
 test: build $(VENV)/.dev ## everything that needs neither root nor a peer; ARGS="tests/cli -k perf": that alone
-	$(PYTEST) $(if $(CHOSEN),,tests $(addprefix --ignore=tests/,interop fuzz packaging)) $(WORKERS) $(ARGS)
+	$(PYTEST) $(if $(CHOSEN),,tests $(addprefix --ignore=tests/,interop fuzz packaging toolchains)) $(WORKERS) $(ARGS)
 	$(if $(CHOSEN),,RNIC_LOCAL=on $(PYTEST) $(LOCAL) $(WORKERS) $(ARGS)$(if $(ARGS), || [ $$? -eq 5 ]))
 
 differential: build $(VENV)/.dev ## random programs by every way that bytes take, SEED=1 PROGRAMS=1000 WAYS='wire'

@@ -47,10 +47,12 @@ EXPORT void *valloc(size_t bytes) {
     return at ? at : NEXT(valloc)(bytes);
 }
 
+#ifdef __GLIBC__
 EXPORT void *pvalloc(size_t bytes) {
     void *at = take(page(), bytes);
     return at ? at : NEXT(pvalloc)(bytes);
 }
+#endif
 
 EXPORT void free(void *at) {
     if (heap_has(at))

@@ -85,7 +85,7 @@ void heap_unlock_after_fork(void) {
 /* Neither would the mapping go unnoticed where a program's memory is limited, nor may a file be so long. */
 static bool is_unlimited(int what) {
     struct rlimit limit;
-    return getrlimit((__rlimit_resource_t)what, &limit) == 0 && limit.rlim_cur == RLIM_INFINITY;
+    return getrlimit(what, &limit) == 0 && limit.rlim_cur == RLIM_INFINITY;
 }
 
 static int open_file(void) {

@@ -43,8 +43,8 @@ EXPORT void ibv_register_driver(const char *name, void *init);
 void ibv_register_driver(const char *name, void *init) { (void)name, (void)init; }
 
 static void register_driver(const void *ops) { (void)ops; }
-#define REGISTER(name, version)                                                                                        \
-    IN_VERSION(name, verbs_register_driver_##version, "verbs_register_driver_" #version "@IBVERBS_PRIVATE_" #version)
+#define REGISTER(name, at, version)                                                                                    \
+    IN_VERSION(name, verbs_register_driver_##version, "verbs_register_driver_" #version "@@IBVERBS_PRIVATE_" #version)
 EACH_PRIVATE_VERSION(REGISTER, register_driver)
 
 EXPORT void __verbs_log(void *context, uint32_t level, const char *format, ...);

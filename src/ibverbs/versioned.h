@@ -5,17 +5,26 @@
 #ifndef RNIC_IBVERBS_VERSIONED_H
 #define RNIC_IBVERBS_VERSIONED_H
 
-/* What drivers take: libibverbs of rdma-core 34 to 56 has version 34, later ones their own. */
+/* What drivers take: libibverbs of rdma-core 34 to 56 has version 34, later ones their own.  The newest is the default: a
+ * loader finds it that knows no versions, as musl's. */
 #define EACH_PRIVATE_VERSION(X, name)                                                                                  \
-    X(name, 34)                                                                                                        \
-    X(name, 57) X(name, 58) X(name, 59) X(name, 60) X(name, 61) X(name, 62) X(name, 63) X(name, 64) X(name, 65)
+    X(name, "@", 34)                                                                                                   \
+    X(name, "@", 57) X(name, "@", 58) X(name, "@", 59) X(name, "@", 60)                                                \
+    X(name, "@", 61) X(name, "@", 62) X(name, "@", 63) X(name, "@", 64) X(name, "@@", 65)
 
-/* The linker has to find the alias in the object file itself: meson.build compiles this library without LTO. */
+/* The linker has to find the alias in the object file itself: meson.build compiles this library without LTO.  A program that
+ * has these files in it, as the C tests, has no versions. */
+#ifdef __PIE__
+#define SYMVER(alias_name, symbol)
+#else
+#define SYMVER(alias_name, symbol) __asm__(".symver " #alias_name ", " symbol);
+#endif
 #define IN_VERSION(of, alias_name, symbol)                                                                             \
     extern __typeof__(of) alias_name __attribute__((alias(#of), visibility("default")));                               \
-    __asm__(".symver " #alias_name ", " symbol);
+    SYMVER(alias_name, symbol)
 
-#define PRIVATE_VERSION(name, version) IN_VERSION(name, name##_##version, #name "@IBVERBS_PRIVATE_" #version)
+#define PRIVATE_VERSION(name, at, version)                                                                             \
+    IN_VERSION(name, name##_##version, #name at "IBVERBS_PRIVATE_" #version)
 
 /* A function, or a variable, of this file under each of these versions. */
 #define PRIVATE_VERSIONS(name) EACH_PRIVATE_VERSION(PRIVATE_VERSION, name)

@@ -185,7 +185,7 @@ EXPORT ssize_t sendto(int fd, const void *buf, size_t length, int flags, const s
 __attribute__((noinline)) static ssize_t answer_parts(int fd, const struct msghdr *message) {
     uint8_t bytes[MOST_REQUEST];
     size_t length = 0;
-    for (size_t i = 0; i < message->msg_iovlen; i++) {
+    for (size_t i = 0; i < (size_t)message->msg_iovlen; i++) {
         if (message->msg_iov[i].iov_len > sizeof bytes - length) {
             errno = EMSGSIZE;
             return -1;

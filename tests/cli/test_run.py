@@ -209,3 +209,22 @@ def test_check_of_a_static_program(rnic: Start, tmp_path: Path) -> None:
         pytest.skip("the C compiler links no static programs")
     end = rnic("run", "--check", static).wait()
     assert (end.status, "linked statically" in end.out) == (1, True)
+
+
+def test_program_of_another_c_library(rnic: Start, tmp_path: Path) -> None:
+    source, program, script = tmp_path / "main.c", tmp_path / "program", tmp_path / "script"
+    source.write_text("int main(void) { return 0; }\n")
+    loader = "-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"
+    if subprocess.run(["cc", source, loader, "-o", program], capture_output=True, check=False).returncode:
+        pytest.skip("needs a C compiler")
+    script.write_text(f"#!{program}\n")
+    script.chmod(0o755)
+    said = (
+        "its C library is musl, and that of rnic's libraries is glibc: "
+        "install rnic for a Python whose C library is musl\n"
+    )
+    for one in (program, script):
+        end = rnic("run", one).wait()
+        assert (end.status, end.err) == (126, f"rnic: {one}: {said}")
+    end = rnic("run", "--check", script).wait()
+    assert (end.status, end.out.endswith(f"  cannot run on rnic's devices: {said}")) == (1, True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ALL = "tests --ignore=tests/interop --ignore=tests/fuzz --ignore=tests/packaging"
+ALL = "tests --ignore=tests/interop --ignore=tests/fuzz --ignore=tests/packaging --ignore=tests/toolchains"
 NINJA = "print('  [1/2] Compiling C object a/b.c.o'); print('[2/2] Linking target x.so')"
 
 

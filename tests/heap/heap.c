@@ -105,12 +105,14 @@ static void places(void) {
     NEED(fcntl(fd, F_GETFD) & FD_CLOEXEC);
     NEED(ftruncate(fd, 0) && errno == EPERM); /* nobody loses a page */
     free(at);
-    char *(*const how[])(size_t) = {(char *(*)(size_t))valloc, (char *(*)(size_t))pvalloc};
-    for (int i = 0; i < 2; i++) {
-        at = how[i](100);
-        NEED(lies_in_file(at, 100));
-        free(at);
-    }
+    at = valloc(100);
+    NEED(lies_in_file(at, 100));
+    free(at);
+#ifdef __GLIBC__ /* others do not have it */
+    at = pvalloc(100);
+    NEED(lies_in_file(at, 100));
+    free(at);
+#endif
     at = memalign(PAGE, 10);
     NEED(lies_in_file(at, 10));
     free(at);
@@ -379,12 +381,6 @@ static void in_child(void) {
     *common = *kept = 2;
 }
 
-/* Handlers that a constructor registers use memory of the heap. */
-__attribute__((constructor)) static void prepare_for_forks(int argc, char **argv) {
-    if (argc == 2 && !strcmp(argv[1], "handlers"))
-        pthread_atfork(prepare, in_parent, in_child);
-}
-
 /* early.c registers these ahead of the library's: they run when the heap has been copied and its lock is held. */
 void early_prepare(void) { prepare(); }
 void early_in_parent(void) { in_parent(); }
@@ -393,6 +389,7 @@ void early_in_child(void) { in_child(); }
 static void sees_two(char *at) { NEED(at == common && *common == 2 && *kept == 2); }
 
 static void handlers(void) {
+    NEED(!pthread_atfork(prepare, in_parent, in_child));
     kept = pages(PAGE);
     common = pages(PAGE);
     NEED(end_of(sees_two, common) == 0 && *common == 0 && *kept == 1 && lies_in_file(kept, 1));
@@ -422,7 +419,6 @@ static void masks(void) {
 
 /* ---------------------------------------------------------------- stacks */
 
-static ucontext_t back, there;
 static volatile int handled;
 
 static void fork_here(void) {
@@ -448,6 +444,22 @@ static void fork_in_handler(int signal) {
     fork_here();
 }
 
+#ifdef __GLIBC__ /* musl has no contexts */
+static void stack_of_context(void) {
+    static ucontext_t back, there;
+    char *at = pages(2 * MIB);
+    NEED(!mprotect(at, PAGE, PROT_NONE) && !getcontext(&there));
+    there.uc_stack = (stack_t){.ss_sp = at + PAGE, .ss_size = MIB};
+    there.uc_link = &back;
+    makecontext(&there, fork_here, 0);
+    NEED(!swapcontext(&back, &there));
+    NEED(!mprotect(at, PAGE, PROT_READ | PROT_WRITE));
+    free(at);
+}
+#else
+static void stack_of_context(void) {}
+#endif
+
 static void stacks(void) {
     char *at = pages(MIB);
     pthread_attr_t attr;
@@ -463,15 +475,7 @@ static void stacks(void) {
     NEED(!pthread_create(&thread, &attr, fork_in_thread, NULL) && !pthread_join(thread, NULL));
     free(at);
 
-    at = pages(2 * MIB);
-    NEED(!mprotect(at, PAGE, PROT_NONE) && !getcontext(&there));
-    there.uc_stack = (stack_t){.ss_sp = at + PAGE, .ss_size = MIB};
-    there.uc_link = &back;
-    makecontext(&there, fork_here, 0);
-    NEED(!swapcontext(&back, &there));
-    NEED(!mprotect(at, PAGE, PROT_READ | PROT_WRITE));
-    free(at);
-
+    stack_of_context();
     at = pages(MIB);
     stack_t stack = {.ss_sp = at, .ss_size = MIB};
     struct sigaction action = {.sa_handler = fork_in_handler, .sa_flags = SA_ONSTACK};
@@ -625,7 +629,7 @@ static size_t address_space(void) {
 
 static void limit_to(int what, size_t bytes) {
     struct rlimit limit = {bytes, bytes};
-    NEED(!setrlimit((__rlimit_resource_t)what, &limit));
+    NEED(!setrlimit(what, &limit));
 }
 
 static void is_one(char *at) { NEED(is_all(at, 20 * MIB, 1)); }

@@ -40,3 +40,8 @@ assert os.waitpid(child, 0)[1] == 0
 
 def test_a_library_that_is_unloaded_with_an_open_device_stays() -> None:
     assert run(sys.executable, "-c", LEFT, LIBRARY).text == ""
+
+
+def test_waits_go_on_after_signals_as_read_does(tmp_path: Path) -> None:
+    program = compiled(tmp_path / "signals", Path(__file__).parent / "programs/signals.c", *OURS, "-pthread")
+    assert run(program, DEVICE).text == ""

@@ -38,6 +38,7 @@ _PASSED_ON = {
 }
 _WAITED_FOR = _PASSED_ON | {signal.SIGCHLD}
 _OF_TERMINAL = 0x80  # the si_code SI_KERNEL: the terminal sends to all processes in front of it
+_SELF = Path("/proc/self/exe")  # the Python that rnic's libraries were built for
 _SPOILT = (signal.SIGPIPE, signal.SIGXFSZ)  # which Python ignores, and a program does not expect to be
 _OWN_ERROR = 125  # of `rnic run` itself, as env(1) and timeout(1)
 
@@ -66,7 +67,7 @@ class _Run(Command):
 def _own_errors() -> Iterator[None]:
     try:
         yield
-    except (_NotStarted, BrokenPipeError):
+    except (_NotStarted, _DoesNotFit, BrokenPipeError):
         raise
     except click.ClickException as error:
         error.exit_code = _OWN_ERROR  # type: ignore[misc]
@@ -201,7 +202,22 @@ class _NotFound(_NotStarted):
     exit_code = 127  # as sh(1)
 
 
+class _DoesNotFit(Failure):
+    """A program that its loader would end with an error for each function that rnic's libraries lack."""
+
+    exit_code = 126
+
+
+def _need_our_libc(program: str) -> None:
+    where = shutil.which(program)
+    with suppress(OSError):  # whoever starts it tells
+        one, ours = (elf.read(elf.program_of(Path(file))) for file in (where or program, _SELF))
+        if one and ours and (text := elf.other_libc(one, ours)):
+            raise _DoesNotFit(f"{program}: {text}")
+
+
 def _start(words: tuple[str, ...], environment: dict[str, str], mask: set[int]) -> int:
+    _need_our_libc(words[0])
     try:
         return os.posix_spawnp(words[0], words, environment, setsigmask=mask, setsigdef=_SPOILT)
     except FileNotFoundError as error:
@@ -252,7 +268,7 @@ def _check(program: str) -> int:
         raise _NotStarted(program, PermissionError(EACCES, "it is there, but is no executable file"))
     if where is None:
         raise _NotFound(program, FileNotFoundError(ENOENT, os.strerror(ENOENT)))
-    found = elf.check(Path(where), libraries() / IBVERBS, os.environ | variables())
+    found = elf.check(Path(where), _SELF, os.environ | variables())
     click.echo(f"{where}{'' if found.path == Path(where) else f': a script for {found.path}'}")
     for name, file in found.libraries.items():
         click.echo(f"  {name}: {file or 'is not installed'}")

@@ -16,7 +16,10 @@ from rnic.records import Record
 _PT_INTERP = 3
 _CLASS_64, _LITTLE = 2, 1
 _LIST_SECONDS = 10
+_MOST_SCRIPTS = 5  # whose interpreters are scripts: the kernel starts no longer chain
 _SHOWN = ("libibverbs.so.1", "librdmacm.so.1")
+_FOUND = re.compile(r"^\s*(\S+) => (\S+)", re.MULTILINE)  # glibc: "libx.so.1 => not found", too
+_LOST = re.compile(r"^Error loading shared library (\S+): ", re.MULTILINE)  # musl
 
 
 class Elf(Record):
@@ -27,6 +30,11 @@ class Elf(Record):
     """The number of the processor's kind, e_machine."""
     interpreter: str
     """The dynamic loader, "" if there is none: it is static, or a library."""
+
+    @property
+    def libc(self) -> str:
+        """The C library that the loader is a part of."""
+        return "musl" if "musl" in self.interpreter else "glibc"
 
 
 class Check(Record):
@@ -74,16 +82,35 @@ def _interpreter(rows: bytes, size: int, order: str, *, is_64: bool) -> tuple[in
     return None
 
 
-def check(path: Path, library: Path, environment: dict[str, str]) -> Check:
-    """Look at a program; `library` is one of those that are to be loaded into it.
+def program_of(path: Path) -> Path:
+    """The file that is started: of a script its interpreter, else the file itself."""
+    for _ in range(_MOST_SCRIPTS):
+        with path.open("rb") as file:
+            first = file.readline(256)
+        words = first[2:].decode(errors="replace").split() if first.startswith(b"#!") else []
+        if not words:
+            break
+        path = Path(words[0])
+    return path
+
+
+def other_libc(elf: Elf, ours: Elf) -> str:
+    """Why the libraries of the program `ours` do not fit another one, if that is for its C library; else ""."""
+    if not elf.interpreter or elf.libc == ours.libc:
+        return ""
+    return (
+        f"its C library is {elf.libc}, and that of rnic's libraries is {ours.libc}: "
+        f"install rnic for a Python whose C library is {elf.libc}"
+    )
+
+
+def check(path: Path, host: Path, environment: dict[str, str]) -> Check:
+    """Look at a program; `host` is one that rnic's libraries fit.
 
     Raises OSError if a file cannot be read.
     """
-    with path.open("rb") as file:
-        first = file.readline(256)
-    if first.startswith(b"#!") and (words := first[2:].decode(errors="replace").split()):
-        return check(Path(words[0]), library, environment)
-    elf, ours = read(path), read(library)
+    path = program_of(path)
+    elf, ours = read(path), read(host)
     if elf is None or ours is None:
         return Check(path, {}, ["it is no ELF file"])
     obstacles = list(_of_rights(path))
@@ -91,8 +118,8 @@ def check(path: Path, library: Path, environment: dict[str, str]) -> Check:
         obstacles.append("it is for another processor than rnic's libraries")
     elif not elf.interpreter:
         obstacles.append("it is linked statically: no library can be put under it")
-    elif "musl" in elf.interpreter:
-        obstacles.append(f"its C library is another one than that of rnic's libraries: {elf.interpreter}")
+    elif text := other_libc(elf, ours):
+        obstacles.append(text)
     return Check(path, {} if obstacles else _linked(path, elf.interpreter, environment), obstacles)
 
 
@@ -114,9 +141,14 @@ def _linked(path: Path, interpreter: str, environment: dict[str, str]) -> dict[s
     """What the dynamic loader finds for the libraries that matter; the program is not started."""
     words = [interpreter, "--list", str(path.resolve())]
     with suppress(OSError, subprocess.SubprocessError):
-        said = subprocess.run(words, env=environment, capture_output=True, timeout=_LIST_SECONDS, check=False)
-        lines = re.findall(
-            r"^\s*(\S+) => (not found|\S+)", said.stdout.decode(errors="replace"), re.MULTILINE
-        )
-        return {name: "" if where == "not found" else where for name, where in lines if name in _SHOWN}
+        said = subprocess.run(
+            words,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_LIST_SECONDS,
+            check=False,
+        ).stdout.decode(errors="replace")
+        found = dict.fromkeys(_LOST.findall(said), "not") | dict(_FOUND.findall(said))  # "not": found nowhere
+        return {name: "" if where == "not" else where for name, where in found.items() if name in _SHOWN}
     return {}

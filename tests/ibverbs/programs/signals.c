@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * signals.c DEVICE: who waits for an event goes on after signals whose handlers ask for it (SA_RESTART), as in read(2), and
+ * ends with EINTR after one whose handler does not.
+ */
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { MANY = 10 };
+
+#define NEED(what)                                                                                                     \
+    do {                                                                                                               \
+        if (!(what)) {                                                                                                 \
+            printf("line %d: %s: %s\n", __LINE__, #what, strerror(errno));                                             \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+static pthread_t waits;
+static volatile int handled, has_ended;
+
+static void handler(int number) {
+    (void)number;
+    handled++;
+}
+
+static void handle(int number, int flags) {
+    struct sigaction action = {.sa_handler = handler, .sa_flags = flags};
+    NEED(!sigaction(number, &action, NULL));
+}
+
+static void interrupt(int number) {
+    const struct timespec ms = {.tv_nsec = 1000000};
+    nanosleep(&ms, NULL);
+    NEED(!pthread_kill(waits, number));
+}
+
+static void *interrupts(void *arg) {
+    for (int i = 0; i < MANY; i++)
+        interrupt(SIGUSR1);
+    while (handled < MANY && !has_ended)
+        interrupt(SIGUSR1);
+    NEED(!has_ended);
+    handle(SIGUSR2, 0);
+    while (!has_ended)
+        interrupt(SIGUSR2);
+    return arg;
+}
+
+static int get_cq_event(struct ibv_context *context) {
+    struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
+    struct ibv_cq *cq;
+    void *anything;
+    NEED(channel);
+    int rc = ibv_get_cq_event(channel, &cq, &anything), why = errno;
+    NEED(!ibv_destroy_comp_channel(channel));
+    errno = why;
+    return rc;
+}
+
+static int get_async_event(struct ibv_context *context) {
+    struct ibv_async_event event;
+    return ibv_get_async_event(context, &event);
+}
+
+static void is_interrupted(struct ibv_context *context, int (*get)(struct ibv_context *)) {
+    pthread_t thread;
+    handled = has_ended = 0;
+    signal(SIGUSR2, SIG_IGN);
+    handle(SIGUSR1, SA_RESTART);
+    NEED(!pthread_create(&thread, NULL, interrupts, NULL));
+    NEED(get(context) == -1 && errno == EINTR);
+    has_ended = 1;
+    NEED(!pthread_join(thread, NULL));
+}
+
+int main(int argc, char **argv) {
+    struct ibv_device **list = ibv_get_device_list(NULL);
+    struct ibv_context *context = NULL;
+    NEED(argc == 2 && list);
+    for (int i = 0; list[i]; i++)
+        if (!strcmp(ibv_get_device_name(list[i]), argv[1]))
+            context = ibv_open_device(list[i]);
+    ibv_free_device_list(list);
+    NEED(context);
+    waits = pthread_self();
+    is_interrupted(context, get_cq_event);
+    is_interrupted(context, get_async_event);
+    return ibv_close_device(context);
+}
