@@ -751,7 +751,8 @@ static void tell(int to, const struct message *m, size_t n, int pass) {
     if (pass >= 0) {
         mh.msg_control = &control;
         mh.msg_controllen = sizeof control.bytes;
-        *CMSG_FIRSTHDR(&mh) = (struct cmsghdr){CMSG_LEN(sizeof pass), SOL_SOCKET, SCM_RIGHTS};
+        *CMSG_FIRSTHDR(&mh) =
+            (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof pass), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
         memcpy(CMSG_DATA(CMSG_FIRSTHDR(&mh)), &pass, sizeof pass);
     }
     CHECK_EQ(sendmsg(to, &mh, MSG_NOSIGNAL), n);

@@ -607,7 +607,9 @@ static void a_frame_is_as_it_was_on_the_wire(void) {
             bool tag = rows[i].tag && n >= 12; /* else there are no addresses for it to stand behind */
             check_note("row %zu, %zu bytes", i, n);
             tells = &aux;
-            tells_as = (struct cmsghdr){CMSG_LEN(sizeof aux) - rows[i].less, rows[i].level, rows[i].type};
+            tells_as = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof aux) - rows[i].less,
+                                        .cmsg_level = rows[i].level,
+                                        .cmsg_type = rows[i].type};
             memcpy(want, frame, n);
             if (tag) {
                 memcpy(want + 12,
