@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bindings of other languages to libibverbs: Go's cgo, and Rust's bindgen, with rdma-core's headers and rnic's."""
+"""Bindings of other languages to libibverbs: Go's cgo and Rust's bindgen, with both headers."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 

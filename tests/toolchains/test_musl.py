@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs of another C library, musl: rnic's libraries built for it, under programs that are built for it.
 
-Debian has the compiler (musl-tools), but neither a Python nor librdmacm for musl.  So the folder and the server of
-`rnic run` are those of this Python, and a program gets the variables that a Python of musl would set.
+Debian has the compiler (musl-tools), but neither a Python nor librdmacm for musl.  So the folder and the server
+of `rnic run` are those of this Python, and a program gets the variables that a Python of musl would set.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ from waiting import until
 pytestmark = [needs_libraries, pytest.mark.own_way]
 
 ROOT = Path(__file__).parents[2]
-EXAMPLE = ["-D_GNU_SOURCE", *(ROOT / "examples/c" / name for name in ("rc_example.c", "common.c"))]
+EXAMPLE: list[str | Path] = [
+    "-D_GNU_SOURCE",
+    *(ROOT / "examples/c" / name for name in ("rc_example.c", "common.c")),
+]
 HERE = Path(__file__).parent
 TARGETS = [f"src/ibverbs/{IBVERBS}", f"src/preload/{PRELOAD}", f"src/heap/{HEAP}"]
 STRICT = ["-O1", "-Wall", "-Werror", "-fno-builtin", "-pthread"]
@@ -69,7 +72,9 @@ def link_headers(folder: Path) -> None:
     folder.mkdir()
     machine = f"{os.uname().machine}-linux-gnu"
     for name in (*KERNEL, machine):
-        place = next(p for p in (Path("/usr/include") / name, Path("/usr/include") / machine / name) if p.exists())
+        place = next(
+            p for p in (Path("/usr/include") / name, Path("/usr/include") / machine / name) if p.exists()
+        )
         (folder / name).symlink_to(place)
 
 
@@ -99,7 +104,7 @@ def test_two_ends(
 ) -> None:
     monkeypatch.setenv("RNIC_LOCAL", local)
     link = [OURS[0], f"-L{musl.libraries}", f"-l:{IBVERBS}"]
-    ends = {
+    ends: dict[str, list[object]] = {
         "musl": musl.under(musl.compiled("rc_example", *EXAMPLE, *link)),
         "glibc": [for_glibc(tmp_path / "rc_example", *EXAMPLE, *OURS)],
     }
@@ -139,7 +144,7 @@ def test_last_byte_of_a_write_comes_last(
         order.good()
 
 
-def test_check_knows_what_the_loader_of_musl_finds(musl: Musl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_knows_what_the_loader_of_musl_finds(musl: Musl) -> None:
     link = [OURS[0], f"-L{musl.libraries}", f"-l:{IBVERBS}"]
     program = musl.compiled("order", heap.HERE / "order.c", *link)
     found = elf.check(program, program, {"LD_LIBRARY_PATH": str(musl.libraries)})

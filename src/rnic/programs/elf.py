@@ -95,7 +95,7 @@ def program_of(path: Path) -> Path:
 
 
 def other_libc(elf: Elf, ours: Elf) -> str:
-    """Why the libraries of the program `ours` do not fit another one, if that is for its C library; else ""."""
+    """Why libraries that fit the program `ours` do not fit another one, because of its C library; else ""."""
     if not elf.interpreter or elf.libc == ours.libc:
         return ""
     return (
