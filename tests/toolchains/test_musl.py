@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs of another C library, musl: rnic's libraries built for it, under programs that are built for it.
 
-Debian has the compiler (musl-tools), but neither a Python nor librdmacm for musl.  So the folder and the server
+Debian has the compiler (musl-tools), but neither a Python nor librdmacm for it.  So the folder and the server
 of `rnic run` are those of this Python, and a program gets the variables that a Python of musl would set.
 """
 
