@@ -253,6 +253,24 @@ static void a_steward_that_leaves_attaches_what_will_be(void) {
     group_end();
 }
 
+/* A steward that has heard a newcomer, and goes before it has looked. */
+static void newcomer_after(void (*goes)(struct member *)) {
+    group_of(1);
+    struct member *newcomer = group_join();
+    group_run(1 * MS);
+    CHECK(!port_settled(&newcomer->port));
+    goes(&group_members[0]);
+    group_falls_to = 1;
+    group_run(100 * MS);
+    CHECK(port_settled(&newcomer->port));
+    group_end();
+}
+
+static void a_newcomer_that_the_steward_has_heard_is_found_soon_when_that_goes(void) {
+    newcomer_after(group_close);
+    newcomer_after(group_kill);
+}
+
 static void a_packet_that_went_astray_is_told_of_and_looked_into(void) {
     group_of(5);
     group_kill(&group_members[1]);
@@ -282,7 +300,7 @@ static void a_stopped_steward_is_replaced_by_the_next(void) {
     group_join();
     group_run(600 * MS);
     group_has_said(
-        "0 J0 30 J0 330 J1 P0-7 331 P0 P4-7 333 P0 P4-7 337 P0 P4-7 345 P0 P4-7 361 P8-15 362 P8-15 364 P1023 "
+        "0 J0 30 J0 330 J1 P0-7 331 P0 P4-7 333 P0 P4-7 337 P0 P4-7 345 P0 P4-7 360 J0 361 P8-15 362 P8-15 364 P1023 "
         "P0-3 365 P1023 P0 367 P1023 P0 371 P1023 P0 379 P1023 P0");
     group_order(&group_members[1], "-? 1 2 3");
     group_map_is_whole(&group_members[1]);
@@ -312,7 +330,8 @@ static void who_is_not_heard_asks_eight_and_then_sees_to_it(void) {
     group_run(2700 * MS);
     group_has_said(
         "0 J0 30 J0 330 J1 630 J2 930 J3 1230 J4 1530 J5 1830 J6 2130 J7 2430 P0-7 2431 P0-7 2433 P0-7 2437 P0-7 "
-        "2445 P0-7 2461 P0-7 2462 P0-7 2464 P0-7 2468 P0-7 2476 P0-7 2492 P8-15 2493 P8 P13-15 2495 P8 P13-15 "
+        "2445 P0-7 2460 J0 2461 P0-7 2462 P0-7 2464 P0-7 2468 P0-7 2476 P0-7 2490 J0 2492 P8-15 2493 P8 P13-15 2495 P8 "
+        "P13-15 "
         "2499 P8 P13-15 2507 P8 P13-15 2523 P16-23 2524 P16-23 2526 P1023 P0-6 2527 P7-12 P1023 P0 2529 P1-8 2533 "
         "P1023 P0-6 2541 P7-8 P1023 P0-4");
     group_order(&group_members[12], "-? -? -? -? -? -? -? -? -? 9 10 11 12");
@@ -398,7 +417,7 @@ static void the_end_may_fall_to_a_stopped_member(void) {
     group_join();
     group_run(400 * MS);
     group_has_said(
-        "0 J0 3 P12-19 4 P13-19 6 P13-19 10 P13-19 18 P13-19 34 P20-27 35 P20-27 37 P1023 P0-6 38 P7-12 P1023 P5 "
+        "0 J0 3 P12-19 4 P13-19 6 P13-19 10 P13-19 18 P13-19 30 J0 34 P20-27 35 P20-27 37 P1023 P0-6 38 P7-12 P1023 P5 "
         "40 P1023 P5 44 P1023 P5 52 P1023 P5 287 J0 290 P12 P1023 291 P1023 293 P1023 297 P1023 305 P1023");
     group_order(&group_members[0], "0 1 2 3 4 -5 6 7 8 9 10 11 12");
     group_map_is_whole(&group_members[0]);
@@ -543,6 +562,7 @@ int main(void) {
     RUN(who_leaves_says_so_and_the_last_takes_the_place);
     RUN(who_has_descriptor_0_is_one_as_any_other);
     RUN(a_steward_that_leaves_attaches_what_will_be);
+    RUN(a_newcomer_that_the_steward_has_heard_is_found_soon_when_that_goes);
     RUN(a_packet_that_went_astray_is_told_of_and_looked_into);
     RUN(a_steward_tells_itself_of_a_miss_once);
     RUN(a_stopped_steward_is_replaced_by_the_next);

@@ -19,7 +19,8 @@
 #define ASK_AGAIN (30 * MS)     /* a datagram may be lost */
 #define ASK_PATIENCE (300 * MS) /* a steward that has said nothing by then is stopped: the next index is asked */
 #define ASK_AROUND 8            /* indices that are asked in turn; then we see to it ourselves */
-#define WELCOME_WITHIN (1000 * MS)
+#define WELCOME_FIRST (30 * MS) /* a steward that has heard us may be gone: then twice as long each time */
+#define WELCOME_LONGEST (1000 * MS)
 #define WATCH_PERIOD (1000 * MS) /* of the steward, for those that were silent */
 #define WATCH_FIRST (250 * MS)   /* of a member, which asks whether all is well; twice as long each time */
 #define WATCH_LONGEST (4000 * MS)
@@ -153,7 +154,7 @@ static void tell(const struct port *p, uint32_t slot, struct slotmsg *msg) {
 
 static void member_next(struct port_steering *st, uint64_t now) {
     bool telling = any_bit(st->missed.bits);
-    uint64_t at = st->joining ? now + WELCOME_WITHIN : st->watching ? now + st->watch_period : NEVER;
+    uint64_t at = st->joining ? now + st->welcome_in : st->watching ? now + st->watch_period : NEVER;
     st->asks = 0;
     st->ask_at = telling && st->tell_at < at ? st->tell_at : at;
 }
@@ -184,6 +185,7 @@ static void heard(struct port_steering *st, uint64_t now) {
         st->tell_at = now + st->interval;
     }
     member_next(st, now);
+    st->welcome_in = st->welcome_in * 2 < WELCOME_LONGEST ? st->welcome_in * 2 : WELCOME_LONGEST;
 }
 
 static void welcomed(struct port *p, bool watch, uint64_t now) {
@@ -212,6 +214,7 @@ void steering_forwarded(struct port *p, uint32_t slot, uint64_t now) {
 
 void steering_join(struct port_steering *st) {
     st->joining = true;
+    st->welcome_in = WELCOME_FIRST;
     st->asks = 0;
     st->ask_at = 0;
 }
@@ -682,7 +685,7 @@ void steering_start(struct port *p, uint64_t now) {
     st->wake = NEVER;
     st->token = draw_nonce(now);
     map_clear(&st->map);
-    st->joining = true;
+    steering_join(st);
     st->ask_at = now;
 }
 

@@ -62,9 +62,10 @@ struct port_steering {
     uint32_t slots[STEERING_SLOTS];
 
     /* as a member */
-    uint64_t token; /* which the steward repeats */
-    bool joining;   /* no steward has welcomed us */
-    bool watching;  /* some member is stopped: what falls to it is lost without a word */
+    uint64_t token;      /* which the steward repeats */
+    bool joining;        /* no steward has welcomed us */
+    uint64_t welcome_in; /* when we ask again, though one has heard us */
+    bool watching;       /* some member is stopped: what falls to it is lost without a word */
     uint64_t watch_period;
     uint32_t asks;          /* without an answer */
     uint64_t ask_at;        /* when the steward is to hear from us */
