@@ -39,7 +39,8 @@ TESTS = {
     ("write", "bw", 64 * KIB): "ucp_put_bw",
     ("write", "bw", MIB): "ucp_put_bw",
 }
-CONNECTING, CONNECTIONS = ("cmtime", "ucmatose", "rping"), 100
+CONNECTING = {"cmtime": "rnic ucmatose", "ucmatose": "rnic ucmatose", "rping": "rnic rping"}
+CONNECTIONS = 100
 EACH = Unit("us", "us_each", 1.0, 0)
 LATENCY, RATE = 1.2, 1.1  # how much more than `rnic perf` a program may take, on the same host and by UDP
 
@@ -95,14 +96,11 @@ def ucmatose(*program: str) -> Values:
     return {"us_each": (took[1] - took[0]) / (CONNECTIONS - 1) * 1e6}
 
 
-def rping() -> Values:
-    """The whole program from its start to its end, without `rnic run`'s own."""
+def rping(*program: str) -> Values:
+    """A command from its start to its end: Python starts, too, of `rnic run` or of `rnic rping`."""
     port = free_port()
-    program = [peers.need("rping"), "-p", str(port), "-a", "127.0.0.1", "-C", "1"]
-    times = "import subprocess, sys, time; began = time.monotonic(); subprocess.run(sys.argv[1:], check=True)"
-    timed = [sys.executable, "-c", f"{times}; print(time.monotonic() - began)", *program, "-c"]
-    said, _ = client_of([RNIC, "run", *program, "-s"], [RNIC, "run", *timed], port)
-    return {"us_each": float(said.split()[-1]) * 1e6}
+    both = [*program, "-p", str(port), "-a", "127.0.0.1", "-C", "1"]
+    return {"us_each": client_of([*both, "-s"], [*both, "-c"], port)[1] * 1e6}
 
 
 def name_of(op: str, metric: str, size: int, local: str) -> str:
@@ -118,9 +116,10 @@ def measurements(s: Setting) -> Measurements:
             found[f"programs rnic perf {name}"] = partial(rnic_perf, op, metric, size, local, s.seconds)
         found[f"programs ucx {op} {metric} {size}"] = partial(peers.ucx, peers.UCX_SHM, ucx, size, s.seconds)
     found["programs connections cmtime"] = cmtime
-    found["programs connections rping"] = rping
     found["programs connections ucmatose"] = lambda: ucmatose(RNIC, "run", peers.need("ucmatose"))
-    found["programs connections rnic"] = partial(ucmatose, RNIC, "ucmatose")
+    found["programs connections rnic ucmatose"] = partial(ucmatose, RNIC, "ucmatose")
+    found["programs connections rping"] = lambda: rping(RNIC, "run", peers.need("rping"))
+    found["programs connections rnic rping"] = partial(rping, RNIC, "rping")
     return found
 
 
@@ -149,14 +148,12 @@ def tables() -> list[Table]:
         Table(
             "Existing programs: connections",
             f"{CONNECTIONS} connections at once by RDMA-CM, on the same host, under `rnic run`, beside "
-            "those of `rnic ucmatose`: what each takes of the whole time. rping: one connection with all "
-            "else that the program does, which opens devices, and sends a message there and back.",
-            ("rnic ucmatose",),
+            "those of `rnic ucmatose`: what each takes of the whole time. rping: the whole command, which "
+            "starts Python, opens devices, connects once, and sends a message there and back.",
+            ("rnic ucmatose", "rnic rping"),
             [
-                Row(
-                    name, EACH, f"programs connections {name}", {"rnic ucmatose": "programs connections rnic"}
-                )
-                for name in CONNECTING
+                Row(name, EACH, f"programs connections {name}", {other: f"programs connections {other}"})
+                for name, other in CONNECTING.items()
             ],
         ),
         Table("Existing programs: UDP", note, ("rnic perf",), [row(*test, OFF) for test in TESTS]),
@@ -174,9 +171,9 @@ def target(op: str, metric: str, size: int, local: str, bound: float) -> Target:
 
 def targets() -> list[Target]:
     found = [target(*test, local, bound) for local, bound in ((ON, LATENCY), (OFF, RATE)) for test in TESTS]
-    for name in CONNECTING:
-        ours, other = f"programs connections {name}", "programs connections rnic"
-        found.append(at_most(2.0, f"a connection of {name}, rnic ucmatose's", EACH, ours, other))
+    for name, other in CONNECTING.items():
+        what = f"a connection of {name}, {other}'s"
+        found.append(at_most(2.0, what, EACH, f"programs connections {name}", f"programs connections {other}"))
     return found
 
 
