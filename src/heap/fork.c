@@ -1,102 +1,138 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A child's memory is its own from the fork on, but a mapping of a file stays common.  So the heap is copied before the fork,
- * when the program's handlers have prepared for it, and the child puts the copy in its place.  The heap of a child is over: it
- * hands out nothing.
+ * and the child puts the copy in its place.  The heap of a child is over: it hands out nothing.
  *
- * The copy takes some 0.3 ms for each MiB, and nobody waits for it but the thread that forks.  Peers would run into their
- * retries if devices stood still: so these take their locks when the copy is there (rnic_heap_at_fork()).
+ * The copy takes some 0.3 ms for each MiB.  Peers would run into their retries if a device stood still so long.  So all is
+ * copied before devices take their locks, and what no peer may use is copied again when all others that prepare for the fork
+ * have done so and hold their locks.
  *
- * What a child sees: all that the thread which forks has written, or has seen of others, before it called fork().  What other
- * threads, devices and peers write while fork() runs, the child has or has not, page by page, though memory outside of the
- * heap is of one moment.  No lock could change that for peers of this host, which write by mappings of their own; and to a
- * real card's DMA no fork is a moment either.
+ * What a child sees: of memory that no peer may use, the moment of the fork, as of any other memory.  Of memory that was ever
+ * registered, what was there when fork() was called; what devices, peers, other threads and handlers of the program write
+ * while it runs, the child has or has not, page by page.  No lock could make that one moment: peers of this host write by
+ * mappings of their own.  A fork is none for a card's DMA either.
  */
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "heap.h"
 #include "nic_heap.h"
 
-static struct rnic_heap_fork *others;
-/* Of the fork that goes on: */
-static size_t bytes;     /* of the file are mapped; 0: there is nothing to copy */
-static bool copied;      /* what is mapped, to the spare addresses */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of a thread that forks, from begin() to end() */
+static _Thread_local __attribute__((tls_model("initial-exec"))) bool mine; /* this thread has it */
+/* Under the lock: */
+static bool early;       /* there is a copy from before the locks of devices */
+static size_t bytes;     /* of the heap, from its base, have a place at the spare addresses */
+static bool copied;      /* all is well with the copy there */
 static sigset_t signals; /* of the thread that forks: a handler in the child may write only when it has its memory */
 
-static bool map_spare(int protection) {
-    int how = MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-    return mmap(heap_spare(), bytes, protection, how, -1, 0) != MAP_FAILED;
-}
-
-static bool copy(void) {
-    if (!map_spare(PROT_READ | PROT_WRITE))
-        return false;
-    madvise(heap_spare(), bytes, MADV_HUGEPAGE); /* a fault for each page would take longer than to copy it */
-    return own_copy(0, bytes, heap_spare());
-}
-
-static void before(void) {
+/* False: this thread has begun its fork already. */
+static bool begin(void) {
     sigset_t all, were;
+    if (mine)
+        return false;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &were);
-    heap_keep_out_forks();
+    pthread_mutex_lock(&lock);
+    mine = copied = true;
+    early = false;
+    bytes = 0;
     signals = were;
-    bytes = heap_freeze();
-    copied = bytes && copy();
-    for (struct rnic_heap_fork *one = others; one; one = one->next)
-        one->before();
-    heap_lock_for_fork();
+    return true;
 }
 
-static void after(void) {
+static void end(void) {
     sigset_t were = signals;
-    heap_let_forks();
+    mine = false;
+    pthread_mutex_unlock(&lock);
     pthread_sigmask(SIG_SETMASK, &were, NULL);
 }
 
-/* The copy goes last, as that takes time. */
-static void in_parent(void) {
-    for (struct rnic_heap_fork *one = others; one; one = one->next)
-        one->in_parent();
-    heap_unlock_after_fork();
+/* ---------------------------------------------------------------- the copy */
+
+static bool map_spare(size_t from, size_t to, int protection) {
+    int how = MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    return mmap(heap_spare() + from, to - from, protection, how, -1, 0) != MAP_FAILED;
+}
+
+/* What has no place yet. */
+static bool copy_up_to(size_t to) {
+    size_t from = bytes;
+    if (to == from)
+        return true;
+    if (!map_spare(from, to, PROT_READ | PROT_WRITE))
+        return false;
+    bytes = to;
+    /* a fault for each page would take longer than to copy it */
+    syscall(SYS_madvise, heap_spare() + from, to - from, MADV_HUGEPAGE);
+    return own_copy(from, to, heap_spare() + from);
+}
+
+static bool copy_again(void) {
+    size_t from, to = 0;
+    while (heap_next_unshared(&from, &to, bytes))
+        if (!own_copy(from, to, heap_spare() + from))
+            return false;
+    return true;
+}
+
+static void drop(void) {
     if (bytes)
-        map_spare(PROT_NONE);
-    after();
+        map_spare(0, bytes, PROT_NONE);
+    end();
+}
+
+/* ---------------------------------------------------------------- what handlers call, and the heap's own */
+
+void rnic_heap_before_fork(void) {
+    if (!begin())
+        return;
+    early = true;
+    heap_lock();
+    size_t to = heap_in_file();
+    heap_unlock();
+    copied = copy_up_to(to);
+}
+
+static void before(void) {
+    begin();
+    heap_lock_for_fork();
+    copied = copied && copy_again() && copy_up_to(heap_in_file());
+}
+
+static void in_parent(void) {
+    heap_unlock_after_fork();
+    if (!early)
+        drop();
+}
+
+void rnic_heap_after_fork(void) {
+    if (mine)
+        drop();
 }
 
 /* Without a copy it would write into its parent's memory: a child that cannot have its own ends, as one that needs memory
  * and does not get it. */
 static void in_child(void) {
     static const char text[] = "rnic: no memory for a copy of the heap in a forked child\n";
+    size_t in_file = heap_in_file();
     if (heap_is_open())
         close(heap.fd);
-    if (bytes && !(copied && own_replace(0, bytes, heap_spare()))) {
+    if (in_file && !(copied && own_replace(0, in_file, heap_spare()))) {
         (void)!write(2, text, sizeof text - 1);
         _exit(127);
     }
     heap.fd = -1;
     if (heap.state == HEAP_USABLE)
         heap.state = HEAP_OVER;
-    for (struct rnic_heap_fork *one = others; one; one = one->next)
-        one->in_child();
     heap_unlock_after_fork();
-    after();
-}
-
-bool rnic_heap_at_fork(struct rnic_heap_fork *what) {
-    heap_keep_out_forks();
-    if (heap.watches_forks) {
-        what->next = others;
-        others = what;
-    }
-    heap_let_forks();
-    return heap.watches_forks;
+    end();
 }
 
 /* When the library is loaded, ahead of all others (its meson.build): of what prepares for a fork the first that was registered
- * is the last, and in a child the first. */
+ * is the last, and in a child the first.  Others, as a device, hold locks of their own when they ask for ours. */
 __attribute__((constructor)) static void watch_forks(void) {
     heap.watches_forks = !pthread_atfork(before, in_parent, in_child);
 }

@@ -23,8 +23,7 @@
 struct heap heap = {.fd = -1};
 _Atomic uintptr_t heap_range[2];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_mutex_t fork_lock = PTHREAD_MUTEX_INITIALIZER;
-static _Thread_local __attribute__((tls_model("initial-exec"))) bool forks; /* this thread, with both locks */
+static _Thread_local __attribute__((tls_model("initial-exec"))) bool forks; /* this thread, with the lock */
 
 enum { BEGINS = 1, TOLD = 2, OWN = 4 };
 static uint8_t is[PAGES]; /* BEGINS: a used run; TOLD: peers may use it; OWN: it is not the file's any more */
@@ -52,27 +51,9 @@ void heap_unlock(void) {
         pthread_mutex_unlock(&lock);
 }
 
-void heap_keep_out_forks(void) {
-    if (!forks)
-        pthread_mutex_lock(&fork_lock);
-}
-
-void heap_let_forks(void) {
-    if (!forks)
-        pthread_mutex_unlock(&fork_lock);
-}
-
-size_t heap_freeze(void) {
-    heap_lock();
-    heap.forking = true;
-    size_t bytes = heap.fd < 0 ? 0 : heap.mapped;
-    heap_unlock();
-    return bytes;
-}
-
 void heap_lock_for_fork(void) {
     pthread_mutex_lock(&lock);
-    forks = true;
+    forks = heap.forking = true;
 }
 
 void heap_unlock_after_fork(void) {
@@ -152,6 +133,8 @@ bool heap_is_open(void) {
     struct stat st;
     return heap.fd >= 0 && fstat(heap.fd, &st) == 0 && st.st_ino == heap.inode && st.st_dev == heap.device;
 }
+
+size_t heap_in_file(void) { return heap.fd < 0 ? 0 : heap.mapped; }
 
 static bool map_up_to(size_t bytes) {
     size_t to = (bytes + HEAP_STEP - 1) / HEAP_STEP * HEAP_STEP, more = to - heap.mapped;
@@ -326,7 +309,6 @@ void heap_leave_file(const void *at) {
     int before = errno;
     if (!heap_has(at))
         return;
-    heap_keep_out_forks();
     heap_lock();
     uint32_t i = index_of(at);
     while (i && !(is[i] & BEGINS))
@@ -334,7 +316,6 @@ void heap_leave_file(const void *at) {
     if (is[i] & BEGINS && index_of(at) - i < length_of(i) && may_leave(i, length_of(i)))
         leave_file(i, length_of(i));
     heap_unlock();
-    heap_let_forks();
     errno = before;
 }
 
@@ -343,6 +324,17 @@ static bool is_in_file(uint32_t i, uint32_t end) {
         if (is[i] & OWN)
             return false;
     return heap_is_open();
+}
+
+bool heap_next_unshared(size_t *from, size_t *to, size_t end) {
+    size_t i = *to / heap.page, all = end / heap.page;
+    while (i < all && is[i] & TOLD)
+        i++;
+    *from = i * heap.page;
+    while (i < all && !(is[i] & TOLD))
+        i++;
+    *to = i * heap.page;
+    return *from < *to;
 }
 
 bool rnic_heap_find(const void *addr, uint64_t length, int *fd, uint64_t *offset) {

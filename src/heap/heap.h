@@ -34,7 +34,7 @@ struct heap {
     uint64_t device;
     size_t page;   /* bytes */
     size_t mapped; /* bytes from the base on */
-    bool forking;  /* what was handed out now, the child would not have */
+    bool forking;  /* what is handed out now, the child would not have */
 };
 extern struct heap heap;
 
@@ -48,18 +48,10 @@ static inline uint8_t *heap_base(void) { return (uint8_t *)heap_range[0]; }
 /* As many addresses as the heap has, for a copy: a limit that the program sets later leaves them to it. */
 static inline uint8_t *heap_spare(void) { return heap_base() + HEAP_BYTES; }
 
-/* Not for long, as others wait for it with the lock of a device.  A thread that forks has it already, while handlers of the
+/* Not for long, as others wait for it with the lock of a device.  A thread that forks holds it already, while handlers of the
  * program run. */
 void heap_lock(void);
 void heap_unlock(void);
-
-/* No other thread forks meanwhile.  Taken ahead of the locks of devices, which are ahead of the heap's. */
-void heap_keep_out_forks(void);
-void heap_let_forks(void);
-/* Of a thread that forks, which keeps out the others: until the fork is over nothing is handed out.  How many bytes of the
- * file are mapped and have to be copied. */
-size_t heap_freeze(void);
-/* For the moment itself, and then in both processes. */
 void heap_lock_for_fork(void);
 void heap_unlock_after_fork(void);
 
@@ -76,8 +68,13 @@ void heap_leave_file(const void *at);
 
 /* Under the lock: is the descriptor still the file? */
 bool heap_is_open(void);
+/* Under the lock: so many bytes, from the base on, are mapped from the file. */
+size_t heap_in_file(void);
+/* Under the lock: the next bytes that no peer may use, after *to, below `end`.  False: there are none. */
+bool heap_next_unshared(size_t *from, size_t *to, size_t end);
 
-/* own.c, of bytes of the heap, of which none leaves the file meanwhile: a copy of them, and the copy in their place, with their protections. */
+/* own.c, of bytes of the heap: a copy of them, over what may have been copied before, and the copy in their place, with their
+ * protections. */
 bool own_copy(size_t from, size_t to, uint8_t *copy);
 bool own_replace(size_t from, size_t to, uint8_t *copy);
 

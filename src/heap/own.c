@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "heap.h"
@@ -28,17 +29,21 @@ static bool copy_part(off_t from, off_t to, uint8_t *copy) {
     return true;
 }
 
-/* What has never been written has no memory, and is not read. */
+/* What has never been written has no memory, and neither has its copy, if it had before. */
 static bool copy_file(off_t first, off_t end, uint8_t *copy) {
-    off_t from = lseek(heap.fd, first, SEEK_DATA);
-    while (from >= 0 && from < end) {
-        off_t to = lseek(heap.fd, from, SEEK_HOLE);
-        to = to < from || to > end ? end : to;
-        if (!copy_part(from, to, copy + (from - first)))
+    for (off_t at = first; at < end;) {
+        off_t from = lseek(heap.fd, at, SEEK_DATA);
+        if (from < 0 && errno != ENXIO) /* which is: there is no more */
             return false;
-        from = to == end ? end : lseek(heap.fd, to, SEEK_DATA);
+        from = from < 0 || from > end ? end : from;
+        if (from > at)
+            syscall(SYS_madvise, copy + (at - first), from - at, MADV_DONTNEED);
+        at = from == end ? end : lseek(heap.fd, from, SEEK_HOLE);
+        at = at < from || at > end ? end : at;
+        if (!copy_part(from, at, copy + (from - first)))
+            return false;
     }
-    return from >= end || errno == ENXIO; /* there is no more */
+    return true;
 }
 
 /* The program has closed the file.  This also reads pages that it has protected; what is not mapped any more is left out. */

@@ -20,13 +20,9 @@ __attribute__((weak, visibility("default"))) void rnic_heap_begin(void);
 __attribute__((weak, visibility("default"))) bool rnic_heap_find(const void *addr, uint64_t length, int *fd,
                                                                  uint64_t *offset);
 
-/* What a library does around each fork, as by pthread_atfork(), but next to it: when all handlers have prepared, and the heap
- * has been copied.  So what it holds meanwhile it does not hold for long.  In a child the heap is in its place. */
-struct rnic_heap_fork {
-    void (*before)(void), (*in_parent)(void), (*in_child)(void);
-    struct rnic_heap_fork *next; /* the heap's */
-};
-/* The library stays in the process.  False: the heap knows of no forks. */
-__attribute__((weak, visibility("default"))) bool rnic_heap_at_fork(struct rnic_heap_fork *what);
+/* For handlers of forks that hold locks meanwhile: ahead of taking them, and in the parent when they are let go.  The heap's
+ * part in a fork takes time, and most of it is done there. */
+__attribute__((weak, visibility("default"))) void rnic_heap_before_fork(void);
+__attribute__((weak, visibility("default"))) void rnic_heap_after_fork(void);
 
 #endif

@@ -42,10 +42,16 @@ typedef bool find_fn(const void *, uint64_t, int *, uint64_t *);
 static int fd;
 static uint64_t offset;
 
+static void (*function(const char *name))(void) {
+    void (*found)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, name);
+    NEED(found);
+    return found;
+}
+
+/* As a device does. */
 static void begin(void) {
-    void (*opened)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "rnic_heap_begin");
-    NEED(opened);
-    opened();
+    NEED(!pthread_atfork(function("rnic_heap_before_fork"), function("rnic_heap_after_fork"), NULL));
+    function("rnic_heap_begin")();
 }
 
 static bool lies_in_file(const void *at, size_t bytes) {
@@ -65,11 +71,10 @@ static int copies;     /* parts of the file that were read */
 static int moves_left; /* ahead of one that fails; 0: none fails */
 static bool no_holes;  /* nobody can tell them */
 
-ssize_t pread64(int file, void *to, size_t bytes, off_t at) {
+ssize_t pread(int file, void *to, size_t bytes, off_t at) {
     copies++;
     return syscall(SYS_pread64, file, to, bytes, at);
 }
-ssize_t pread(int file, void *to, size_t bytes, off_t at) { return pread64(file, to, bytes, at); }
 
 void *mremap(void *at, size_t old, size_t new, int how, ...) {
     va_list list;
@@ -80,11 +85,15 @@ void *mremap(void *at, size_t old, size_t new, int how, ...) {
     return moves_left && !--moves_left ? MAP_FAILED : (void *)syscall(SYS_mremap, at, old, new, how, to);
 }
 
-off_t lseek64(int file, off_t at, int whence) {
+off_t lseek(int file, off_t at, int whence) {
     errno = EIO;
     return no_holes ? -1 : syscall(SYS_lseek, file, at, whence);
 }
-off_t lseek(int file, off_t at, int whence) { return lseek64(file, at, whence); }
+
+#ifdef __GLIBC__ /* others have one name */
+ssize_t pread64(int file, void *to, size_t bytes, off_t at) { return pread(file, to, bytes, at); }
+off_t lseek64(int file, off_t at, int whence) { return lseek(file, at, whence); }
+#endif
 
 static void fill(char *at, size_t bytes, char value) { memset(at, value, bytes); }
 
@@ -282,6 +291,8 @@ static void child(char *at) {
 }
 
 /* Neither sees what the other writes from then on. */
+static void are_two(char *at) { NEED(is_all(at, 20 * MIB, 2)); }
+
 static void forks(void) {
     char *at = pages(6 * MIB);
     int status;
@@ -368,12 +379,17 @@ static void protections(void) {
 
 /* ---------------------------------------------------------------- handlers of the program */
 
-static char *kept, *common;
+static char *kept, *common, *forgotten_late, *more;
 
 static void prepare(void) {
     free(kept);
     kept = pages(PAGE);
     *kept = *common = 1;
+    if (forgotten_late) {
+        NEED(!madvise(forgotten_late, MIB, MADV_DONTNEED));
+        more = pages(20 * MIB); /* more than was mapped */
+        fill(more, 20 * MIB, 1);
+    }
 }
 static void in_parent(void) { *common = 0; }
 static void in_child(void) {
@@ -385,6 +401,24 @@ static void in_child(void) {
 void early_prepare(void) { prepare(); }
 void early_in_parent(void) { in_parent(); }
 void early_in_child(void) { in_child(); }
+
+static void sees_all(char *at) { NEED(is_all(at, MIB, 0) && is_all(at + MIB, MIB, 1) && is_all(more, 20 * MIB, 1)); }
+
+/* Handlers that run after a device's, with its locks held. */
+static void late_handlers(void) {
+    NEED(!pthread_atfork(prepare, in_parent, in_child));
+    begin();
+    kept = pages(PAGE);
+    common = malloc(1);
+    forgotten_late = pages(2 * MIB);
+    fill(forgotten_late, 2 * MIB, 1);
+    NEED(end_of(sees_all, forgotten_late) == 0);
+    NEED(lies_in_file(more, 20 * MIB)); /* registered: what is there when fork() is called */
+    fill(more, 20 * MIB, 2);
+    char *shared = more;
+    forgotten_late = NULL;
+    NEED(end_of(are_two, shared) == 0);
+}
 
 static void sees_two(char *at) { NEED(at == common && *common == 2 && *kept == 2); }
 
@@ -684,6 +718,7 @@ int main(int argc, char **argv) {
                {"closed", closed, false},
                {"protections", protections, false},
                {"handlers", handlers, false},
+               {"late handlers", late_handlers, true},
                {"early handlers", early_handlers, false},
                {"masks", masks, false},
                {"stacks", stacks, false},

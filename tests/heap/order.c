@@ -2,7 +2,7 @@
  *
  * order.c: a thread polls the last byte of each WRITE that another context of this process makes, and then finds all of it.
  *
- * order DEVICE forks: registers memory of the heap beside forks.
+ * order DEVICE forks: opens the device and registers memory of the heap beside forks.
  * order DEVICE copy: a fork copies the heap, and a WRITE goes on meanwhile.
  * order DEVICE heap|malloc [POSTED]: where the memory is; how many WRITEs are posted at once, of which the last is polled for.
  */
@@ -127,10 +127,39 @@ static void write_all(void) {
 
 /* ---------------------------------------------------------------- forks beside registrations */
 
-static volatile int over;
+enum { CHILDREN = 100 };
+static volatile int children;
+
+#ifdef __GLIBC__
+/* An allocator as programs bring: it holds its lock over forks, and who opens a device meanwhile waits for it. */
+static pthread_mutex_t allocator = PTHREAD_MUTEX_INITIALIZER;
+void *__libc_malloc(size_t bytes);
+void *__libc_calloc(size_t count, size_t bytes);
+
+void *malloc(size_t bytes) {
+    pthread_mutex_lock(&allocator);
+    void *at = __libc_malloc(bytes);
+    pthread_mutex_unlock(&allocator);
+    return at;
+}
+
+void *calloc(size_t count, size_t bytes) {
+    pthread_mutex_lock(&allocator);
+    void *at = __libc_calloc(count, bytes);
+    pthread_mutex_unlock(&allocator);
+    return at;
+}
+
+static void hold_allocator(void) { pthread_mutex_lock(&allocator); }
+static void let_allocator_go(void) { pthread_mutex_unlock(&allocator); }
+
+__attribute__((constructor)) static void begin_allocator(void) {
+    pthread_atfork(hold_allocator, let_allocator_go, let_allocator_go);
+}
+#endif
 
 static void *fork_all_the_time(void *arg) {
-    while (!over) {
+    for (; children < CHILDREN; children++) {
         int status;
         pid_t child = fork();
         if (!child)
@@ -148,11 +177,11 @@ static void register_beside_forks(struct ibv_device *device) {
     struct ibv_pd *pd = context ? ibv_alloc_pd(context) : NULL;
     NEED(pd && !posix_memalign(&at, 4096, MOST));
     NEED(!pthread_create(&thread, NULL, fork_all_the_time, NULL));
-    for (int i = 0; i < 1000; i++) {
+    while (children < CHILDREN) {
         struct ibv_mr *mr = ibv_reg_mr(pd, at, MOST, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
-        NEED(mr && !ibv_dereg_mr(mr));
+        struct ibv_context *other = ibv_open_device(device);
+        NEED(mr && other && !ibv_dereg_mr(mr) && !ibv_close_device(other));
     }
-    over = 1;
     NEED(!pthread_join(thread, NULL));
     free(at);
 }

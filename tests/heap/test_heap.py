@@ -39,6 +39,7 @@ SIDES = [
     "closed",
     "protections",
     "handlers",
+    "late handlers",
     "masks",
     "stacks",
     "free stacks",

@@ -43,6 +43,8 @@ void fork_let_in(void) {
 static void before(void) {
     int state;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+    if (rnic_heap_before_fork)
+        rnic_heap_before_fork();
     pthread_mutex_lock(&devices_lock);
     forking++;
     while (keeping_out)
@@ -59,6 +61,8 @@ static void in_parent(void) {
     int state = cancel_state;
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&devices_lock);
+    if (rnic_heap_after_fork)
+        rnic_heap_after_fork();
     pthread_setcancelstate(state, NULL);
 }
 
@@ -89,12 +93,7 @@ static void in_child(void) {
     pthread_setcancelstate(cancel_state, NULL);
 }
 
-/* The copy of a program's heap takes time in which peers are not to wait: it is made before the locks are taken. */
-static void install(void) {
-    static struct rnic_heap_fork ours = {before, in_parent, in_child, NULL};
-    if (!rnic_heap_at_fork || !rnic_heap_at_fork(&ours))
-        pthread_atfork(before, in_parent, in_child);
-}
+static void install(void) { pthread_atfork(before, in_parent, in_child); }
 
 void fork_register(struct dev *dev) {
     pthread_mutex_lock(&devices_lock);
