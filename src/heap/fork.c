@@ -4,13 +4,14 @@
  * and the child puts the copy in its place.  The heap of a child is over: it hands out nothing.
  *
  * The copy takes some 0.3 ms for each MiB.  Peers would run into their retries if a device stood still so long.  So all is
- * copied before devices take their locks, and what no peer may use is copied again when all others that prepare for the fork
- * have done so and hold their locks.
+ * copied before devices take their locks (rnic_heap_before_fork()).  If there are handlers of others, these may run later, and
+ * write into memory of the heap: so what was never registered is copied again when all have prepared.  A device cannot take its
+ * locks as late as that: an allocator's handler may hold the allocator's lock by then.
  *
- * What a child sees: of memory that no peer may use, the moment of the fork, as of any other memory.  Of memory that was ever
- * registered, what was there when fork() was called; what devices, peers, other threads and handlers of the program write
- * while it runs, the child has or has not, page by page.  No lock could make that one moment: peers of this host write by
- * mappings of their own.  A fork is none for a card's DMA either.
+ * What a child sees: all that the thread which forks has written or seen before it called fork(), and what handlers write
+ * into memory that was never registered.  What other threads, devices and peers write while fork() runs, the child has or
+ * has not, page by page.  No lock could make that one moment: peers of this host write by mappings of their own.  A fork is
+ * none for a card's DMA either.
  */
 #include <signal.h>
 #include <sys/mman.h>
@@ -18,12 +19,15 @@
 #include <unistd.h>
 
 #include "heap.h"
+#include "libc/next.h"
 #include "nic_heap.h"
 
+static atomic_int handlers; /* that prepare for forks, but the heap's */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of a thread that forks, from begin() to end() */
 static _Thread_local __attribute__((tls_model("initial-exec"))) bool mine; /* this thread has it */
 /* Under the lock: */
-static bool early;       /* there is a copy from before the locks of devices */
+static bool early;       /* there is a copy from before the locks of devices, */
+static int told;         /* of which so many handlers have told */
 static size_t bytes;     /* of the heap, from its base, have a place at the spare addresses */
 static bool copied;      /* all is well with the copy there */
 static sigset_t signals; /* of the thread that forks: a handler in the child may write only when it has its memory */
@@ -38,6 +42,7 @@ static bool begin(void) {
     pthread_mutex_lock(&lock);
     mine = copied = true;
     early = false;
+    told = 0;
     bytes = 0;
     signals = were;
     return true;
@@ -86,9 +91,7 @@ static void drop(void) {
 
 /* ---------------------------------------------------------------- what handlers call, and the heap's own */
 
-void rnic_heap_before_fork(void) {
-    if (!begin())
-        return;
+static void copy_early(void) {
     early = true;
     heap_lock();
     size_t to = heap_in_file();
@@ -96,10 +99,17 @@ void rnic_heap_before_fork(void) {
     copied = copy_up_to(to);
 }
 
+void rnic_heap_before_fork(void) {
+    if (begin())
+        copy_early();
+    told++;
+}
+
 static void before(void) {
     begin();
     heap_lock_for_fork();
-    copied = copied && copy_again() && copy_up_to(heap_in_file());
+    bool others = atomic_load(&handlers) > told;
+    copied = copied && (!others || copy_again()) && copy_up_to(heap_in_file());
 }
 
 static void in_parent(void) {
@@ -135,4 +145,20 @@ static void in_child(void) {
  * is the last, and in a child the first.  Others, as a device, hold locks of their own when they ask for ours. */
 __attribute__((constructor)) static void watch_forks(void) {
     heap.watches_forks = !pthread_atfork(before, in_parent, in_child);
+    atomic_fetch_sub(&handlers, 1);
 }
+
+/* pthread_atfork(), which glibc links into each library. */
+#ifdef __GLIBC__
+int __register_atfork(void (*first)(void), void (*parent)(void), void (*child)(void), void *library);
+
+EXPORT int __register_atfork(void (*first)(void), void (*parent)(void), void (*child)(void), void *library) {
+    atomic_fetch_add(&handlers, first != NULL);
+    return NEXT(__register_atfork)(first, parent, child, library);
+}
+#else
+EXPORT int pthread_atfork(void (*first)(void), void (*parent)(void), void (*child)(void)) {
+    atomic_fetch_add(&handlers, first != NULL);
+    return NEXT(pthread_atfork)(first, parent, child);
+}
+#endif
