@@ -22,7 +22,7 @@
 #include "libc/next.h"
 #include "nic_heap.h"
 
-static atomic_int handlers; /* that prepare for forks, but the heap's */
+static atomic_int handlers;                              /* that prepare for forks, but the heap's */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of a thread that forks, from begin() to end() */
 static _Thread_local __attribute__((tls_model("initial-exec"))) bool mine; /* this thread has it */
 /* Under the lock: */
