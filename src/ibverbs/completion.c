@@ -177,9 +177,9 @@ EXPORT void ibv_ack_cq_events(struct ibv_cq *cq, unsigned n) {
     const struct rnic_ops *ops = context_of(cq->context)->ops;
     struct rnic_cq *nic = ((struct cq *)cq)->nic;
     pthread_mutex_lock(&cq->mutex);
-    if (QUIETLY(ops->ack_cq_events(nic, n, NULL)))
-        while (!ops->ack_cq_events(nic, 1, NULL))
-            ;
+    int rc = QUIETLY(ops->ack_cq_events(nic, n, NULL));
+    for (unsigned i = 0; rc && i < n && !QUIETLY(ops->ack_cq_events(nic, 1, NULL)); i++)
+        ;
     cq->comp_events_completed += n;
     pthread_cond_broadcast(&cq->cond);
     pthread_mutex_unlock(&cq->mutex);

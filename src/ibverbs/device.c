@@ -319,6 +319,8 @@ static void free_left(const struct rnic_context *nic) {
 /* Kernels free everything when a descriptor of theirs is closed, and programs count on that. */
 static int end(struct context *c, struct rnic_err *err) {
     struct rnic_context *nic = c->nic;
+    int cancel_state;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
     pthread_mutex_lock(&closing);
     int rc = c->ops->close_all ? c->ops->close_all(nic, err) : c->ops->close(nic, err);
     if (rc >= 0) {
@@ -329,6 +331,7 @@ static int end(struct context *c, struct rnic_err *err) {
     if (rc == 0)
         free_left(nic);
     pthread_mutex_unlock(&closing);
+    pthread_setcancelstate(cancel_state, NULL);
     return rc;
 }
 

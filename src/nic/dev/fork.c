@@ -106,7 +106,7 @@ void fork_register(struct dev *dev) {
 void fork_arrange(struct netdev *dev) {
     pthread_mutex_lock(&devices_lock);
     for (struct dev *one = devices; one; one = one->next) {
-        if (one->net.netdev.ifindex != dev->ifindex || atomic_load(&one->fatal))
+        if (one->net.netdev.ifindex != dev->ifindex || one->net.netdev.space != dev->space || atomic_load(&one->fatal))
             continue;
         pthread_mutex_lock(&one->net.lock);
         netdev_arrange(dev, one->net.netdev.gids);

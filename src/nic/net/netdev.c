@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/fail.h"
@@ -185,6 +186,11 @@ static void scan_end(struct scan *s) {
     close(s->fd);
 }
 
+static uint64_t current_space(void) {
+    struct stat st;
+    return stat("/proc/thread-self/ns/net", &st) == 0 ? (uint64_t)st.st_ino : 0;
+}
+
 /* Asks the kernel what it knows under the device's name. 0 or -errno (-ENODEV: gone meanwhile). */
 static int query(const struct scan *s, struct netdev *dev) {
     struct ifreq req;
@@ -194,6 +200,7 @@ static int query(const struct scan *s, struct netdev *dev) {
         return -errno;
     }
     dev->ifindex = req.ifr_ifindex;
+    dev->space = current_space();
     if (ioctl(s->fd, SIOCGIFFLAGS, &req) != 0) {
         return -errno;
     }

@@ -14,6 +14,7 @@
 struct netdev {
     char name[16];
     int ifindex;
+    uint64_t space; /* the network namespace that it is in, by the number of its inode; 0: not known */
     bool up;       /* IFF_UP and IFF_RUNNING */
     bool loopback; /* nothing lies between its ends */
     int mtu;       /* bytes */

@@ -58,35 +58,36 @@ static struct unacked *find(const struct event_queue *q, const void *context) {
 
 static void drop(struct event_queue *q, struct unacked *u) { *u = q->unacked[--q->unacked_count]; }
 
-/* Without memory to remember it, an event needs no acknowledgement. */
-static void remember(struct event_queue *q, const void *context) {
-    struct unacked *u = find(q, context);
-    if (u) {
+/* 0, -ENOMEM */
+static int remember(struct event_queue *q, const void *context) {
+    struct unacked *u = context ? find(q, context) : NULL;
+    if (u)
         u->n++;
-        return;
-    }
+    if (u || !context)
+        return 0;
     if (q->unacked_count == q->unacked_room) {
         uint32_t room = q->unacked_room ? q->unacked_room * 2 : 8;
         struct unacked *more = realloc(q->unacked, room * sizeof *more);
         if (!more)
-            return;
+            return -ENOMEM;
         q->unacked = more;
         q->unacked_room = room;
     }
     q->unacked[q->unacked_count++] = (struct unacked){context, 1};
+    return 0;
 }
 
-bool event_take(struct event_queue *q, struct rnic_async_event *event) {
+int event_take(struct event_queue *q, struct rnic_async_event *event) {
     if (!semaphore_lower(q->fd))
-        return false;
+        return 0;
     pthread_mutex_lock(&q->lock);
-    bool any = q->head != q->tail;
-    if (any)
+    int any = q->head != q->tail, rc = any ? remember(q, q->ring[q->tail & q->mask].context) : 0;
+    if (any && !rc)
         *event = q->ring[q->tail++ & q->mask];
-    if (any && event->context)
-        remember(q, event->context);
     pthread_mutex_unlock(&q->lock);
-    return any;
+    if (rc)
+        semaphore_raise(q->fd); /* it is there still */
+    return rc ? rc : any;
 }
 
 int event_ack(struct event_queue *q, const void *context) {

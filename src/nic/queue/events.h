@@ -26,7 +26,8 @@ int event_queue_init(struct event_queue *q);
 void event_queue_free(struct event_queue *q);
 void event_push(struct event_queue *q, const struct rnic_async_event *event);
 void event_end(struct event_queue *q);
-bool event_take(struct event_queue *q, struct rnic_async_event *event);
+/* 1, 0: none waits, or -ENOMEM: it stays, as nobody could remember that it is to be acknowledged. */
+int event_take(struct event_queue *q, struct rnic_async_event *event);
 /* Those of ports and of the device, whose context is NULL, hold nothing and need no acknowledgement. 0, -EINVAL */
 int event_ack(struct event_queue *q, const void *context);
 uint32_t event_unacked(struct event_queue *q, const void *context); /* how many are not acknowledged */

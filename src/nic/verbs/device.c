@@ -160,7 +160,8 @@ static int soft_get_async_event(struct rnic_context *ctx, struct rnic_async_even
     int rc = dev_check_alive(dev, err);
     if (rc)
         return rc;
-    return event_take(&dev->nic.events, event) ? 0 : -EAGAIN;
+    rc = event_take(&dev->nic.events, event);
+    return rc < 0 ? fail(err, rc, "no memory to keep in mind that the event is to be acknowledged") : rc ? 0 : -EAGAIN;
 }
 
 static int soft_ack_async_event(struct rnic_context *ctx, const struct rnic_async_event *event, struct rnic_err *err) {
