@@ -45,6 +45,8 @@ struct answer {
 #define CMD_MISSING UINT32_MAX
 /* The opposite: `in` bytes were taken, and the server was not asked for their events. */
 #define CMD_RETURNED (UINT32_MAX - 1)
+/* Whether an id, whose number follows, is one of this file: ENOENT, EINVAL: it is not. */
+#define CMD_HOLDS (UINT32_MAX - 2)
 
 /* ---------------------------------------------------------------- which descriptors */
 
@@ -155,6 +157,7 @@ struct command {
     struct rdma_ucm_cmd_hdr head;
     struct iovec parts[2]; /* what was written, and the value of an option */
     int migrates;          /* the descriptor that the id of a MIGRATE_ID comes from, or -1 */
+    uint32_t id;           /* likewise: the id's number */
 };
 
 static int fail(int why) {
@@ -204,6 +207,7 @@ static int understand(struct command *c, const void *buf, size_t count) {
         if (copy_from_program(&migrate, body, sizeof migrate) || check_file((int)migrate.fd))
             return -1;
         c->migrates = (int)migrate.fd;
+        c->id = migrate.id;
     }
     return 0;
 }
@@ -309,11 +313,25 @@ static int take_byte(int fd) {
     return n == 1 ? 0 : n == 0 ? fail(EIO) : -1;
 }
 
+/* Whether the id of a MIGRATE_ID is one of the file that it is said to come from. */
+static int check_id(const struct command *c) {
+    struct {
+        struct rdma_ucm_cmd_hdr head;
+        uint32_t id;
+    } question = {{.cmd = CMD_HOLDS, .in = sizeof question.id}, c->id};
+    struct command asks = {.head = question.head, .parts = {{&question, sizeof question}}};
+    struct answer answer = {0};
+    int rc = carry_out(c->migrates, &asks, &answer);
+    return rc ? rc : answer.result ? fail(-answer.result) : 0;
+}
+
 static int execute(int fd, struct command *c) {
     struct answer answer = {0};
     int state, rc;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state); /* write() can be cancelled; not between two descriptors */
-    rc = carry_out(fd, c, &answer);
+    rc = c->migrates >= 0 ? check_id(c) : 0;
+    if (!rc)
+        rc = carry_out(fd, c, &answer);
     if (!rc && answer.undone)
         take_back(c->migrates >= 0 ? c->migrates : fd, answer.undone);
     pthread_setcancelstate(state, NULL);

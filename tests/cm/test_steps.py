@@ -63,7 +63,7 @@ def stand(cm: IbCm) -> list[Any]:
     exchanges = [*table.exchanges(), *table.listeners.values()]
     timers = {(when, id(one)) for when, _, one in cm._timers}
     return [
-        {one: vars(one) | {"closed": ...} for one in exchanges},  # close() lets go at once
+        {one: dict(vars(one)) for one in exchanges},
         [dict(known) for known in (table._by_local, table._by_remote, table._by_qpn, table._asked)],
         table.is_calling(SERVICE, "peer"),
         dict(table.listeners),

@@ -140,7 +140,8 @@ class Conversation:
         elif listener.is_full or listener.admission.is_full(0):
             self._refused(SHORTAGE)
         else:
-            child = listener.spawn(service.agent)
+            child = listener.spawn()
+            child.use(service.agent)
             there = Conversation(child, service, Phase.ASKED)
             there.peer, self.peer = self, there
             there.theirs = _seen(param)

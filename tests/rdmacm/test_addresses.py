@@ -90,3 +90,17 @@ def test_a_service_that_nobody_offers_is_explained(space: str, said: str) -> Non
         one.connect()
         with channel.get_cm_event(WAIT) as event:
             assert event.explain().startswith(f"127.0.0.1 port {port}: nobody listens there ({said}, reason ")
+
+
+@pytest.mark.parametrize(("source", "target"), [("0.0.0.0", "::1"), ("::1", "127.0.0.1")])
+@pytest.mark.parametrize("bound", [False, True])
+def test_source_and_target_are_of_one_family(source: str, target: str, bound: bool) -> None:
+    with EventChannel() as channel, create_id(channel) as one:
+        if bound:
+            one.bind_addr((source, 0))
+        before = one.state
+        with pytest.raises(VerbsError, match="not of one family") as caught:
+            one.resolve_addr(None if bound else (source, 0), (target, 9))
+        assert caught.value.errno == EINVAL
+        assert one.state is before
+        assert not channel.has_events

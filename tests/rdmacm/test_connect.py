@@ -23,7 +23,7 @@ from rdmacm.ends import (
     serve,
 )
 from rdmacm.stranger import agent_of, over_sockets, run_out
-from rnic import MTU, SGE, Faults, QPState, VerbsError
+from rnic import MTU, SGE, Faults, QPState, QPType, VerbsError
 from rnic.rdmacm import (
     ECE,
     ConnParam,
@@ -244,6 +244,18 @@ def test_a_queue_pair_answers_for_options_that_the_program_does_not_speak_of() -
             expect(ours, EventType.ESTABLISHED)
             assert server.get_remote_ece() == ECE(0x1234, 3)
             assert one.get_remote_ece() == ECE()  # the software RNIC accepts none
+
+
+def test_a_timeout_is_an_option_of_queue_pairs_that_wait_for_answers() -> None:
+    for ps, kind in (PortSpace.UDP, None), (PortSpace.IB, QPType.XRC_RECV):
+        with (
+            create_id(None, ps, qp_type=kind) as one,
+            pytest.raises(VerbsError, match="no timeout") as caught,
+        ):
+            one.set_option(Option.ACK_TIMEOUT, 19)
+        assert caught.value.errno == EINVAL
+    with create_id(None, PortSpace.IB, qp_type=QPType.XRC_SEND) as one:
+        one.set_option(Option.ACK_TIMEOUT, 19)
 
 
 def test_options() -> None:

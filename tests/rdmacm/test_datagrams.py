@@ -10,7 +10,7 @@ from errno import ECONNREFUSED, ETIMEDOUT
 import pytest
 
 from rdmacm.ends import FAST, HASTY, LOOPBACKS, WAIT, expect, listening, resolve
-from rnic import Faults, Route, VerbsError
+from rnic import Faults, QPState, Route, VerbsError
 from rnic.rdmacm import (
     UDP_QKEY,
     CmId,
@@ -150,3 +150,24 @@ def test_multicast_error() -> None:
         assert expect(channel, EventType.MULTICAST_ERROR).status < 0
         with pytest.raises(VerbsError, match="not a multicast address"):
             one.join_multicast(("10.1.2.3", 0))
+
+
+def test_disconnect_of_a_datagram_id_moves_its_queue_pair_alone() -> None:
+    with EventChannel() as ours, EventChannel() as theirs:
+        with listening(theirs, "127.0.0.1", PortSpace.UDP) as listener:
+            with create_id(ours, PortSpace.UDP, timing=FAST) as one:
+                resolve(one, ("127.0.0.1", listener.get_src_port()))
+                one.create_qp()
+                with pytest.raises(VerbsError):
+                    one.disconnect()  # it has asked nobody yet
+                one.connect()
+                with expect(theirs, EventType.CONNECT_REQUEST).id as server:
+                    server.create_qp()
+                    server.accept()
+                    expect(ours, EventType.ESTABLISHED)
+                    for end in (one, server):
+                        end.disconnect()
+                        assert end.qp is not None
+                        assert end.qp.state is QPState.ERR
+                assert not ours.has_events
+                assert not theirs.has_events

@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
-from rnic.rdmacm import EventType
+from rnic.enums import QPType
+from rnic.rdmacm import CmId, EventChannel, EventType, IdState, PortSpace, create_id
 from rnic.ucma import layouts, parking
+from rnic.ucma.commands import Commands
+from rnic.ucma.files import File, Handle
 from rnic.ucma.layouts import SOCKADDR_IN, Cmd
 from rnic.wire import RejReason
 from ucma.client import Device, event_kind, listening, param, resolved, sockaddr
@@ -51,3 +56,87 @@ def test_program_ends_that_has_bound_the_port_of_a_destroyed_listener(path: str,
         other.destroy_id(listener)
         other.good(Cmd.BIND_IP, layouts.BIND_IP, id=other.create_id(), addr=sockaddr(port))
     assert called(device, port) == (EventType.REJECTED, RejReason.INVALID_SERVICE_ID)
+
+
+def listener(channel: EventChannel, qp_type: QPType = QPType.RC, port: int = 0) -> CmId:
+    one = create_id(channel, PortSpace.IB, qp_type=qp_type)
+    one.bind_addr(("127.0.0.1", port))
+    one.listen()
+    return one
+
+
+FILE = cast("File", None)
+
+
+def test_few_listeners_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has a port, and descriptors: the oldest goes for a new one."""
+    monkeypatch.setattr(parking, "MOST", 3)
+    with EventChannel() as channel:
+        kept, ids = parking.Parking(), [listener(channel) for _ in range(5)]
+        for one in ids:
+            kept.park(one, FILE)
+        assert [one.state for one in ids] == 2 * [IdState.DESTROYING] + 3 * [IdState.LISTEN]
+        kept.close()
+
+
+def test_a_listener_is_taken_over_by_its_kind() -> None:
+    with EventChannel() as channel, create_id(channel, PortSpace.IB, qp_type=QPType.UD) as other:
+        kept, one = parking.Parking(), listener(channel)
+        kept.park(one, FILE)
+        assert kept.take(one.get_local_addr(), Handle(1, 1, other, FILE)) is None
+        kept.close()
+
+
+@pytest.mark.parametrize("part", ["migrate_id", "destroy"])
+def test_a_listener_is_its_programs_or_kept_though_memory_is_short(
+    part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(*_: object) -> None:
+        raise MemoryError
+
+    with EventChannel() as channel, listener(channel) as one:
+        kept = parking.Parking()
+        with monkeypatch.context() as patch:
+            patch.setattr(CmId, part, short)
+            with pytest.raises(MemoryError):
+                kept.park(one, FILE)
+                kept.clear()
+        assert bool(kept) is (part == "destroy")
+        kept.close()
+
+
+def test_the_server_goes_on_when_memory_was_short_for_what_was_due(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, expire = [], Commands.expire
+
+    def short(commands: Commands, now: int) -> None:
+        if not done:
+            done.append(now)
+            raise MemoryError
+        expire(commands, now)
+
+    monkeypatch.setattr(Commands, "expire", short)
+    device.destroy_id(listening(device)[0])
+    device.create_id()
+    assert done
+    device.create_id()
+
+
+def test_a_file_whose_end_was_interrupted_ends(
+    path: str, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ids go when memory is there again."""
+    done, end = [], Commands.end
+
+    def short(commands: Commands, file: File) -> None:
+        if not done:
+            done.append(file)
+            raise MemoryError
+        end(commands, file)
+
+    monkeypatch.setattr(Commands, "end", short)
+    with Device(path) as other:
+        port = listening(other)[1]
+    assert called(device, port)[0] == EventType.REJECTED
+    assert done

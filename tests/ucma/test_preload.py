@@ -132,6 +132,25 @@ def test_bad_pointers_and_descriptors_are_errors() -> None:
     """)
 
 
+def test_an_id_migrates_from_the_file_that_holds_it() -> None:
+    script("""
+        def migrate(to, number, fd):
+            try:
+                command(to, 18, struct.pack("=QII", AT, number, fd), 4)
+            except OSError as error:
+                return error.errno
+        first, second, third = opened(), opened(), opened()
+        number = create(first)
+        assert migrate(third, number, second) == errno.EINVAL
+        assert migrate(third, number + 1, first) == errno.ENOENT
+        assert migrate(second, number, first) is None
+        resolve(second, number)
+        assert event(second)[:2] == (5, number)
+        assert migrate(third, number, first) == errno.EINVAL
+        assert migrate(second, number, second) is None
+    """)
+
+
 def test_event_of_a_destroyed_id_is_not_readable() -> None:
     script("""
         fd = opened(os.O_NONBLOCK)

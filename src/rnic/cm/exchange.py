@@ -120,9 +120,14 @@ class Exchange:
 
         A connection is released with all repetitions, and stays in TIMEWAIT.
         """
-        if not self.over:
-            self.closed = True
+        if self.over:
+            return
+        before, self.closed = self.closed, True
+        try:
             self._step(Input.CLOSE, Signal(now))
+        except BaseException:
+            self.closed = before
+            raise
 
     def input(self, event: Input, signal: Signal) -> None:
         """Handle a message that belongs to this exchange."""

@@ -120,8 +120,13 @@ def hang_up(one: IdBase, private_data: bytes = b"") -> bool:
     """Disconnect, or confirm the peer's disconnect (rdma_disconnect(3)). Returns whether an event will report
     the end.
 
-    In the middle of a handshake nothing can be sent yet: the peer is told when the handshake ends.
+    In the middle of a handshake nothing can be sent yet: the peer is told when the handshake ends. A datagram
+    service has no connection to end: only its queue pair moves.
     """
+    if one.is_datagram:
+        check_private(private_data, one.need_conversation("disconnect").limits.disconnect, "disconnect")
+        to_error(one.qp)
+        return False
     conn = one.need_connection("disconnect")
     check_private(private_data, conn.limits.disconnect, "disconnect")
     agent = one.need_agent("disconnect")

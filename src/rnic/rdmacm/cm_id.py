@@ -19,6 +19,7 @@ from rnic.rdmacm import addresses, reach
 from rnic.rdmacm.agent import Agent
 from rnic.rdmacm.channel import EventChannel, check_timeout
 from rnic.rdmacm.connecting import Connecting
+from rnic.rdmacm.id_base import NOWHERE
 from rnic.rdmacm.messages import Messages
 from rnic.rdmacm.names import EventType, IdState, Option, Timing
 from rnic.rdmacm.queue_pair import QueuePair
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 _QP_TYPES = {PortSpace.TCP: QPType.RC, PortSpace.UDP: QPType.UD, PortSpace.IPOIB: QPType.UD}
 
+_ACKNOWLEDGED = (QPType.RC, QPType.XRC_SEND)
 _KINDS = (QPType.RC, QPType.UD, QPType.XRC_SEND, QPType.XRC_RECV)
 
 
@@ -63,13 +65,18 @@ class CmId(Connecting, QueuePair, SharedReceives, Messages):
         """Find the device, the local address and the next hop for an address (rdma_resolve_addr(3)).
 
         Event: ADDR_RESOLVED, or ADDR_ERROR with a negative errno as its status: ENETUNREACH without a route,
-        ENODEV without a device, ETIMEDOUT if the next hop does not answer ARP or neighbour discovery.
+        ENODEV without a device, ETIMEDOUT if the next hop does not answer ARP or neighbour discovery. Raises
+        VerbsError: EINVAL if one address is of IPv4 and the other one of IPv6.
         """
         check_timeout(timeout_ms, "resolve_addr")
         remote = parse(dst, "resolve_addr")
         local = parse(src, "resolve_addr") if src else None
         with registry.lock:
             self._expect("resolve_addr", IdState.IDLE, IdState.ADDR_BOUND)
+            source = local if self.local is NOWHERE else self.local
+            if source is not None and source.ip.version != remote.ip.version:
+                text = f"{source.ip} and {remote.ip} are not of one family"
+                raise VerbsError(EINVAL, text, "resolve_addr")
             told = local is not None and (local.port or not local.ip.is_unspecified)
             if local is not None and told and self.state is IdState.IDLE:
                 addresses.bind(self, local, "resolve_addr")
@@ -122,12 +129,16 @@ class CmId(Connecting, QueuePair, SharedReceives, Messages):
         """Set an option (rdma_set_option(3)).
 
         Set TOS before the route is resolved, REUSEADDR and AFONLY before bind_addr(). ACK_TIMEOUT is the
-        timeout of the queue pair, 4.096 us * 2**value.
+        timeout of the queue pair, 4.096 us * 2**value. Raises VerbsError: EINVAL for a value that is too
+        large, or if the id's queue pairs have no such timeout: they are not RC or XRC_SEND.
         """
         option = Option(option)
         limit = {Option.TOS: 255, Option.ACK_TIMEOUT: 31}.get(option, 1)
         if not 0 <= value <= limit:
             raise VerbsError(EINVAL, f"{option.name} is 0 to {limit}, not {value}", "set_option")
+        if option is Option.ACK_TIMEOUT and self.qp_type not in _ACKNOWLEDGED:
+            text = f"queue pairs of type {self.qp_type.name} have no timeout"
+            raise VerbsError(EINVAL, text, "set_option")
         with registry.lock:
             if option in (Option.REUSEADDR, Option.AFONLY):
                 self._expect("set_option", IdState.IDLE)
@@ -178,16 +189,11 @@ class CmId(Connecting, QueuePair, SharedReceives, Messages):
 
     # ------------------------------------------------------------------ for the rooms below
 
-    def spawn(self, agent: Agent) -> CmId:
-        """Make the id of a request to this listener."""
+    def spawn(self) -> CmId:
+        """Make the id of a request to this listener; it has no device yet."""
         child = CmId(self.channel, self.ps, self.qp_type, self.context, self.timing)
-        try:
-            child.options = dict(self.options)
-            child._qkey = self._qkey
-            child.use(agent)
-        except BaseException:
-            child.destroy()
-            raise
+        child.options = dict(self.options)
+        child._qkey = self._qkey
         return child
 
     # ------------------------------------------------------------------ the end

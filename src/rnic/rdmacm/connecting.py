@@ -213,7 +213,8 @@ class Connecting(IdBase):
 
         The event DISCONNECTED follows once, and TIMEWAIT_EXIT when the queue pair may be used again. During
         the handshake, DISCONNECTED follows when the handshake has succeeded; if the handshake fails, another
-        event reports that. No event follows for a connection that has failed, or for an id that listens.
+        event reports that. No event follows for a connection that has failed, for an id that listens, or for
+        a datagram service, which has no connection.
         Private data has at most 220 bytes, and goes with the DREQ; librdmacm does not have it here.
         """
         with registry.lock:

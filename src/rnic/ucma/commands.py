@@ -111,18 +111,23 @@ class Commands:
         handle = self._find(file, fields)
         taken_over = self.parking.settle(handle)
         if handle.one.state is IdState.LISTEN and not taken_over:
-            self.table.forget(handle)
             self.parking.park(handle.one, file)
+            self.table.forget(handle)
         else:
             self.table.remove(handle)
         return layouts.EVENTS_RESP.write(events_reported=handle.reported)
 
     def migrate_id(self, file: File, fields: dict[str, Any]) -> bytes:
-        """rdma_migrate_id(3). An id's number says where it comes from; `fd` has been checked."""
+        """rdma_migrate_id(3). That the file of `fd` holds the id, src/preload has asked."""
         handle = self.table.find_anywhere(fields["id"])
         handle.one.migrate_id(file.channel)
         handle.file = file
         return layouts.EVENTS_RESP.write(events_reported=handle.reported)
+
+    def holds(self, file: File, fields: dict[str, Any]) -> bytes:
+        """Whether an id is one of the file: if not, an error."""
+        self._find(file, fields)
+        return b""
 
     # ------------------------------------------------------------------ addresses
 
@@ -131,7 +136,7 @@ class Commands:
         handle = self._find(file, fields)
         addr = sockaddrs.need(fields["addr"], fields.get("addr_size"))
         before = handle.one
-        adopted = self.parking.take(before.ps, addr, handle) if before.state is IdState.IDLE else None
+        adopted = self.parking.take(addr, handle) if before.state is IdState.IDLE else None
         if adopted is None:
             self._bind(before, addr)
             return b""
@@ -151,11 +156,12 @@ class Commands:
 
     def _part(self, handle: Handle) -> None:
         """An id that took over a listener does something else: it is bound in the ordinary way."""
-        if self.parking.settle(handle):
+        if self.parking.has_taken(handle):
             adopted = handle.one
+            adopted.destroy()
             handle.one = create_id(handle.file.channel, adopted.ps, qp_type=adopted.qp_type, context=handle)
             handle.one.options = adopted.options
-            adopted.destroy()
+            self.parking.settle(handle)
             handle.one.bind_addr(adopted.get_local_addr())
 
     def resolve_ip(self, file: File, fields: dict[str, Any]) -> bytes:
@@ -412,4 +418,5 @@ _ROWS: dict[int, Row] = {
     Cmd.RESOLVE_IB_SERVICE: _row(layouts.RESOLVE_IB_SERVICE, _C.resolve_ib_service),
     Cmd.WRITE_CM_EVENT: _row(layouts.WRITE_CM_EVENT, _C.write_cm_event),
     Cmd.MIGRATE_ID: _row(layouts.MIGRATE_ID, _C.migrate_id, layouts.EVENTS_RESP.size),
+    layouts.HOLDS: _row(layouts.OF_FILE, _C.holds),
 }

@@ -160,8 +160,8 @@ class Table:
 
     def remove(self, handle: Handle) -> None:
         """Destroy an id, which leaves its groups."""
-        self.forget(handle)
         handle.one.destroy()
+        self.forget(handle)
 
     def join(self, handle: Handle, uid: int, addr: SockAddr) -> Membership:
         """Give a membership a number."""

@@ -79,6 +79,9 @@ MISSING = 0xFFFFFFFF
 RETURNED = 0xFFFFFFFE
 """The opposite: it has taken `in` bytes, and could not fetch their events."""
 
+HOLDS = 0xFFFFFFFD
+"""Nor is this: whether an id is one of the file."""
+
 HEADER = Layout("cmd I", "in H", "out H")
 ANSWER = Layout("result i", "undone I", "address Q", "length Q")
 """What precedes an answer: struct answer of src/preload/ucma.c."""
@@ -174,6 +177,7 @@ LISTEN = Layout("id I", "backlog I")
 ACCEPT = Layout("uid Q", f"conn_param {_CONN}", "id I", "reserved I", f"ece {ECE.size}s")
 REJECT = Layout("id I", "private_data_len B", "reason B", "reserved 2s", "private_data 256s")
 DISCONNECT = Layout("id I")
+OF_FILE = Layout("id I")
 INIT_QP_ATTR = Layout("response Q", "id I", "qp_state I")
 GET_EVENT = Layout("response Q")
 SET_OPTION = Layout("optval Q", "id I", "level I", "optname I", "optlen I")

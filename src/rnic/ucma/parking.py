@@ -4,7 +4,8 @@
 Some programs take one connection, destroy the listener, and listen again for the next one, while the peer
 calls already (perftest). A kernel is quick enough for that; this server shares its processor with both
 programs. So a listener stays for two seconds. Requests wait there, for the next listener or to be refused.
-An id that is bound to its port takes it over, and has a second to listen: it is on its way.
+An id that is bound to its port takes it over, and has a second to listen: it is on its way. Each keeps a port
+and descriptors, so there are few: the oldest one goes for a new one.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from rnic.rdmacm import CmId, EventChannel
 from rnic.records import Record
 
 if TYPE_CHECKING:
-    from rnic.rdmacm import PortSpace
     from rnic.rdmacm.sockaddr import SockAddr
     from rnic.ucma.files import File, Handle
 
 STAY_NS = 2 * 10**9  # perftest sleeps for a second in between
 TAKEN_NS = 10**9  # on a busy machine a program takes its time from bind to listen
+MOST = 64
 
 
 class _Parked(Record):
@@ -40,17 +41,28 @@ class Parking:
 
     def park(self, one: CmId, file: File) -> None:
         """Keep a listener, with the requests that its program has not fetched."""
-        one.migrate_id(self._channel)
-        self._parked.append(_Parked(one, file, monotonic_ns() + STAY_NS))
+        self._destroy(self._parked[: 1 - MOST])
+        parked = _Parked(one, file, monotonic_ns() + STAY_NS)
+        self._parked.append(parked)
+        try:
+            one.migrate_id(self._channel)
+        except BaseException:  # it is its program's yet
+            self._parked.remove(parked)
+            raise
 
-    def take(self, ps: PortSpace, addr: SockAddr, by: Handle) -> CmId | None:
-        """The listener at an address, for an id that is bound to it."""
+    def take(self, addr: SockAddr, by: Handle) -> CmId | None:
+        """The listener at an address, for an id of its kind that is bound to it."""
         for parked in self._parked:
-            if parked.one.ps is ps and parked.one.get_local_addr() == addr:
-                self._parked.remove(parked)
+            one = parked.one
+            if (one.ps, one.qp_type, one.get_local_addr()) == (by.one.ps, by.one.qp_type, addr):
                 self._taken[by] = monotonic_ns() + TAKEN_NS
-                return parked.one
+                self._parked.remove(parked)
+                return one
         return None
+
+    def has_taken(self, by: Handle) -> bool:
+        """Whether an id has taken over a listener, and does not listen yet."""
+        return by in self._taken
 
     def settle(self, by: Handle) -> bool:
         """An id listens, or does something else. Returns whether it had taken over a listener."""
@@ -79,8 +91,8 @@ class Parking:
 
     def _destroy(self, those: list[_Parked]) -> None:
         for parked in those:
-            self._parked.remove(parked)
             parked.one.destroy()
+            self._parked.remove(parked)
 
     def close(self) -> None:
         """Destroy all, and the channel."""

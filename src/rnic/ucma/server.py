@@ -87,17 +87,24 @@ class Server:
 
     def _run(self) -> None:
         while not self._stops:
-            due = self._due()
-            found = self._poll.poll(None if due is None else max(0.0, (due - monotonic_ns()) / 1e9))
-            if due is not None:
-                self._commands.expire(monotonic_ns())
-                self._end_rest()
-            for fd, _ in found:
-                try:
-                    self._serve(fd)
-                except Exception as error:  # of memory: this file's turn is over
-                    _log.error("file %d", fd, error=error)
-                    sleep(_PAUSE)
+            try:
+                self._turn()
+            except Exception as error:  # of memory: what is due, and who waits, has the next turn
+                _log.error("a turn", error=error)
+                sleep(_PAUSE)
+
+    def _turn(self) -> None:
+        due = self._due()
+        found = self._poll.poll(None if due is None else max(0.0, (due - monotonic_ns()) / 1e9))
+        if due is not None:
+            self._commands.expire(monotonic_ns())
+            self._end_rest()
+        for fd, _ in found:
+            try:
+                self._serve(fd)
+            except Exception as error:  # of memory: this file's turn is over
+                _log.error("file %d", fd, error=error)
+                sleep(_PAUSE)
 
     def _due(self) -> int | None:
         """When something is due that no descriptor tells of."""
@@ -139,9 +146,9 @@ class Server:
             self._poll.register(self._listener, select.EPOLLIN)
 
     def _end(self, file: File) -> None:
+        self._commands.end(file)
         del self._files[file.sock.fileno()]
         self._poll.unregister(file.sock)
-        self._commands.end(file)
         file.close()
 
     def _receive(self, file: File) -> None:

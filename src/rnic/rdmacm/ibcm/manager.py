@@ -61,6 +61,8 @@ class IbService(ConnectionService):
             raise VerbsError(EOPNOTSUPP, text, "open_device")
         self.agent = agent
         self.served: dict[int, Served] = {}
+        self.arriving: tuple[cm.Exchange, CmId] | None = None
+        """A request, and its id, which is being made."""
         with ExitStack() as undo:  # what a part that fails leaves behind
             self.gsi = undo.enter_context(closing(Gsi(agent.context, agent.pd)))
             self.ports = Ports(agent.context)
@@ -127,10 +129,11 @@ class IbService(ConnectionService):
         served = self.served.get(wanted)
         if served is None or one not in served.ids:
             return
-        served.ids.remove(one)
-        if not served.ids:
-            del self.served[wanted]
+        if served.ids == [one]:
             served.listener.close(monotonic_ns())
+            del self.served[wanted]
+        else:
+            served.ids.remove(one)
 
     def join(self, one: CmId, group: GID) -> AHAttr:
         """Over RoCE a group is an IP multicast address, which no manager has to make."""
@@ -158,8 +161,9 @@ class IbService(ConnectionService):
         return [self.gsi.channel.fileno(), self.meetings.processes.fileno()]
 
     def deadline(self) -> int | None:
-        """The first one of the communication manager."""
-        return self.cm.deadline()
+        """The first one of the communication manager, or of a name that stays."""
+        first, name = self.cm.deadline(), self.unsettled.deadline
+        return name if first is None or (name is not None and name < first) else first
 
     def work(self) -> bool:
         """Handle a batch of datagrams, the processes that have died, and the timers that are due."""
@@ -176,6 +180,7 @@ class IbService(ConnectionService):
         the wire.
         """
         while True:
+            self._turn_away()
             self.meetings.meet_all()
             while (send := self.cm.next_send()) is not None:
                 assert isinstance(send.dest, Peer)
@@ -189,7 +194,17 @@ class IbService(ConnectionService):
                 raise
             except Exception as error:
                 self.agent.mistake(f"{event.type.name} of {event.source!r}", error)
-        self.unsettled.release()
+        self.unsettled.release(monotonic_ns())
+
+    def _turn_away(self) -> None:
+        """Refuse the request whose id is not complete: an exception came in between."""
+        if (arriving := self.arriving) is not None:
+            self.arriving = None  # the id's end leads here again
+            try:
+                requests.turn_away(*arriving)
+            except BaseException:
+                self.arriving = arriving
+                raise
 
     def hear(self, data: bytes, source: Peer) -> None:
         """Handle a datagram, and deliver its events before the next datagram changes more.

@@ -70,16 +70,21 @@ def ask(listener: CmId, service: IbService, event: cm.Event) -> None:
 def _let_in(
     listener: CmId, service: IbService, exchange: cm.Exchange, make: Callable[[CmId], Request]
 ) -> None:
-    """Make the id of a request; if that fails, the request is refused and nothing is left of it."""
-    child = listener.spawn(service.agent)
-    try:
-        outcomes.requested(listener, child, make(child))
-    except BaseException:
-        exchange.context = None
-        exchange.close(monotonic_ns())
-        child.conversation = None
+    """Make the id of a request; if that fails, the service turns it away."""
+    child = listener.spawn()
+    service.arriving = exchange, child
+    child.use(service.agent)
+    outcomes.requested(listener, child, make(child))
+    service.arriving = None
+
+
+def turn_away(exchange: cm.Exchange, child: CmId) -> None:
+    """Refuse a request whose id could not be made: nothing is left of it. The call can be repeated."""
+    if not child.seen:
+        exchange.context = child.conversation = None
+        if not exchange.over and not exchange.closed:
+            exchange.close(monotonic_ns())
         child.destroy()
-        raise
 
 
 def _connection(listener: CmId, child: CmId, service: IbService, event: cm.Event) -> Request:

@@ -3,14 +3,17 @@
 
 A peer repeats its request until it has the answer. A request finds its process by the name of its port. So
 the name stays until each request that has come is settled: repeated ones find their exchange, and new ones
-are refused. Meanwhile other processes cannot bind the port; this one can.
+are refused. Meanwhile other processes cannot bind the port; this one can. A name stays no longer than a peer
+repeats a request, whether the program answers or not.
 """
 
 from __future__ import annotations
 
+from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 import rnic.cm as cm
+from rnic.cm.ib_cm import ANSWER_KEPT_NS
 from rnic.records import Record
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ _OPEN = (*cm.HALF_OPEN, cm.State.SIDR_REQ_RCVD)
 class _Kept(Record):
     name: nic.Listener
     asked: list[cm.Exchange]  # those that were open when the port was closed
+    until: int  # ns
 
 
 class Unsettled:
@@ -31,19 +35,25 @@ class Unsettled:
         self._table = table
         self._kept: list[_Kept] = []
 
-    def keep(self, name: nic.Listener) -> None:
-        """Close a name when the requests to its service are settled."""
-        asked = [one for one in self._table.exchanges() if _service(one) == name.service_id]
-        self._kept.append(_Kept(name, asked))
-        self.release()
+    def keep(self, name: nic.Listener, now: int) -> None:
+        """Close a name when the requests to its service are settled; the call can be repeated."""
+        if all(kept.name is not name for kept in self._kept):
+            asked = [one for one in self._table.exchanges() if _service(one) == name.service_id]
+            self._kept.append(_Kept(name, asked, now + ANSWER_KEPT_NS))
+        self.release(now)
 
-    def release(self) -> None:
-        """Close the names whose requests are settled."""
+    def release(self, now: int) -> None:
+        """Close the names whose requests are settled, or whose time is over."""
         for kept in list(self._kept):
             while kept.asked and _service(kept.asked[-1]) is None:
                 kept.asked.pop()
-            if not kept.asked:
+            if not kept.asked or now >= kept.until:
                 self._close(kept)
+
+    @property
+    def deadline(self) -> int | None:
+        """When to call release()."""
+        return min((kept.until for kept in self._kept), default=None)
 
     def give_up(self, service_id: int) -> bool:
         """Close the names of a service: an id of this process binds its port again. Returns whether there
@@ -74,7 +84,7 @@ class Port:
     def close(self) -> None:
         """Give the port back; a second call does nothing."""
         if self._name is not None:
-            self._unsettled.keep(self._name)
+            self._unsettled.keep(self._name, monotonic_ns())
             self._name = None
 
 
