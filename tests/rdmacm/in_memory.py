@@ -15,7 +15,7 @@ from errno import EADDRINUSE, EINVAL, EISCONN, ETIMEDOUT
 from itertools import count
 
 from rnic import GID, MTU, AHAttr, QPAttr, QPState, VerbsError
-from rnic.rdmacm import ECE, CmId, ConnParam, EventType, PortSpace, UDParam, outcomes
+from rnic.rdmacm import ECE, CmId, ConnParam, EventType, Path, PortSpace, UDParam, outcomes
 from rnic.rdmacm.agent import Agent
 from rnic.rdmacm.service import Connection, ConnectionService, Limits, Phase, Reason, Refusal, Request
 from rnic.rdmacm.sockaddr import IP, Inet
@@ -108,8 +108,8 @@ class Conversation:
     def state_name(self) -> str:
         return self.phase.name
 
-    def route(self, traffic_class: int) -> None:
-        assert traffic_class == 0
+    def route(self, path: Path) -> None:
+        assert path == Path()
 
     def _tell(self, phase: Phase, report: Callable[[Conversation], None]) -> None:
         """The peer gets to a phase, and reports that, unless it is closed."""

@@ -23,6 +23,7 @@ from rnic.rdmacm.names import (
     IdState,
     JoinFlags,
     Option,
+    Path,
     Timing,
     UDParam,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "IdState",
     "JoinFlags",
     "Option",
+    "Path",
     "PortSpace",
     "Timing",
     "UDParam",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rnic.errors import VerbsError
 from rnic.rdmacm import routes
-from rnic.rdmacm.names import EventType, IdState, Option
+from rnic.rdmacm.names import EventType, IdState, Option, Path
 from rnic.rdmacm.registry import registry
 from rnic.rdmacm.service import Claim
 from rnic.rdmacm.sockaddr import Inet
@@ -171,7 +171,12 @@ def resolve_route(one: CmId) -> None:
     except OSError as error:
         one.put(EventType.ROUTE_ERROR, -(error.errno or ENODEV))
     else:
-        assert one.conversation is not None
-        one.conversation.route(one.options.get(Option.TOS, 0))
-        one.state = IdState.ROUTE_RESOLVED
-        one.put(EventType.ROUTE_RESOLVED)
+        take_path(one, Path(traffic_class=one.options.get(Option.TOS, 0)))
+
+
+def take_path(one: CmId, path: Path) -> None:
+    """The peer is reached by this path; an event tells so."""
+    assert one.conversation is not None
+    one.conversation.route(path)
+    one.path, one.state = path, IdState.ROUTE_RESOLVED
+    one.put(EventType.ROUTE_RESOLVED)

@@ -21,7 +21,7 @@ from rnic.rdmacm.channel import EventChannel, check_timeout
 from rnic.rdmacm.connecting import Connecting
 from rnic.rdmacm.id_base import NOWHERE
 from rnic.rdmacm.messages import Messages
-from rnic.rdmacm.names import EventType, IdState, Option, Timing
+from rnic.rdmacm.names import EventType, IdState, Option, Path, Timing
 from rnic.rdmacm.queue_pair import QueuePair
 from rnic.rdmacm.registry import registry
 from rnic.rdmacm.shared import SharedReceives
@@ -96,6 +96,18 @@ class CmId(Connecting, QueuePair, SharedReceives, Messages):
             self._expect("resolve_route", IdState.ADDR_RESOLVED)
             addresses.resolve_route(self)
         self._complete("resolve_route")
+
+    def set_path(self, path: Path) -> None:
+        """Reach the peer by this path, instead of resolve_route() (rdma_set_option(3), RDMA_OPTION_IB_PATH).
+
+        Event: ROUTE_RESOLVED. The port's MTU is the most. Raises VerbsError: EINVAL if the address is not
+        resolved, or the path is.
+        """
+        with registry.lock:
+            self._expect("set_path", IdState.ADDR_RESOLVED)
+            self.need_agent("set_path")
+            addresses.take_path(self, path)
+        self._complete("set_path")
 
     def get_local_addr(self) -> SockAddr:
         """The local address and port (rdma_get_local_addr(3))."""

@@ -16,7 +16,7 @@ from rnic.rdmacm import reach
 from rnic.rdmacm.admission import Admission
 from rnic.rdmacm.agent import Agent
 from rnic.rdmacm.channel import Event, EventChannel
-from rnic.rdmacm.names import UDP_QKEY, ConnParam, EventType, IdState, Option, Timing, UDParam
+from rnic.rdmacm.names import UDP_QKEY, ConnParam, EventType, IdState, Option, Path, Timing, UDParam
 from rnic.rdmacm.service import ENDED, Claim, Connection, Conversation, Phase
 from rnic.rdmacm.sockaddr import IP, Inet
 from rnic.verbs.ah import GID
@@ -62,6 +62,8 @@ class IdBase:
         self.state = IdState.IDLE
         self.local = NOWHERE
         self.remote: Inet | None = None
+        self.path: Path | None = None
+        """To the peer, when it is resolved or given."""
         self.agent: Agent | None = None
         self.conversation: Conversation | None = None
         """With the peer, from resolve_addr() or a request on."""
@@ -126,11 +128,14 @@ class IdBase:
 
     @property
     def packet_life_time(self) -> int:
-        """How long a packet can be under way, as n of 4.096 us * 2**n; half the ACK timeout, if that was
-        set.
+        """How long a packet can be under way, as n of 4.096 us * 2**n: half the ACK timeout, if that was
+        set, else that of the path.
         """
         timeout = self.options.get(Option.ACK_TIMEOUT)
-        return self.timing.packet_life_time if timeout is None else max(timeout - 1, 0)
+        if timeout is not None:
+            return max(timeout - 1, 0)
+        own = self.path.packet_life_time if self.path is not None else None
+        return self.timing.packet_life_time if own is None else own
 
     @property
     def is_full(self) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from enum import Enum, IntEnum
 
 from rnic.cm.timing import MAX_CM_RETRIES, PACKET_LIFE_TIME, RESPONSE_TIMEOUT
+from rnic.enums import MTU
 from rnic.records import Record
 from rnic.verbs.ah import AHAttr
 
@@ -165,3 +166,16 @@ class Timing(Record):
     """How often a message is sent again, 15 at most."""
     packet_life_time: int = PACKET_LIFE_TIME
     """How long a packet can be under way, 4.096 us * 2**n: 0.27 s."""
+
+
+class Path(Record):
+    """A path to a peer: what resolve_route() finds, or what set_path() is given."""
+
+    traffic_class: int = 0
+    """8 bits."""
+    hop_limit: int = 64
+    """Of its packets."""
+    mtu: MTU | None = None
+    """None: the port's."""
+    packet_life_time: int | None = None
+    """n of 4.096 us * 2**n; None: that of the id's Timing."""

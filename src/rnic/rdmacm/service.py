@@ -23,7 +23,7 @@ from errno import EOPNOTSUPP
 from typing import TYPE_CHECKING, Protocol
 
 from rnic.errors import VerbsError
-from rnic.rdmacm.names import ConnParam, EventType, UDParam
+from rnic.rdmacm.names import ConnParam, EventType, Path, UDParam
 from rnic.records import Record
 
 if TYPE_CHECKING:
@@ -131,8 +131,8 @@ class Conversation(Protocol):
     def limits(self) -> Limits:
         """How much private data its messages can carry; the id has checked that before each call."""
 
-    def route(self, traffic_class: int) -> None:
-        """The path is resolved (rdma_resolve_route(3)); packets are to have this traffic class."""
+    def route(self, path: Path) -> None:
+        """The path is resolved (rdma_resolve_route(3)), or the program has given one."""
 
     def connect(self, param: ConnParam | UDParam) -> None:
         """Send the request (rdma_connect(3)).

@@ -34,6 +34,7 @@ MOST_TIMEOUT_MS = (1 << 31) - 1
 REJECTED_BY_PROGRAM, REJECTED_ECE = 28, 35  # reasons of a REJ that a program can give (IBA 12.6.7.2)
 QUERY_ADDR, QUERY_PATH, QUERY_GID, QUERY_IB_SERVICE = range(4)
 LEVEL_ID, LEVEL_IB = range(2)
+OPTION_IB_PATH = 1
 _OPTION_BYTES = {Option.TOS: 1, Option.REUSEADDR: 4, Option.AFONLY: 4, Option.ACK_TIMEOUT: 1}
 _FLAGS = (Option.REUSEADDR, Option.AFONLY)
 
@@ -285,12 +286,17 @@ class Commands:
 
     def set_option(self, file: File, fields: dict[str, Any]) -> bytes:
         """rdma_set_option(3); the value follows the command."""
-        one = self._one(file, fields)
+        one, value = self._one(file, fields), fields["rest"]
+        if fields["optlen"] != len(value):
+            raise refuse(EINVAL, f"the value has {len(value)} bytes, not {fields['optlen']}")
+        if (fields["level"], fields["optname"]) == (LEVEL_IB, OPTION_IB_PATH):
+            one.set_path(structs.given_path(value, one))
+            return b""
         if fields["level"] != LEVEL_ID or fields["optname"] not in tuple(Option):
             raise refuse(ENOSYS, f"there is no option {fields['optname']} of level {fields['level']}")
-        option, value = Option(fields["optname"]), fields["rest"]
-        if len(value) != _OPTION_BYTES[option] or fields["optlen"] != len(value):
-            raise refuse(EINVAL, f"{option.name} has {_OPTION_BYTES[option]} bytes, not {fields['optlen']}")
+        option = Option(fields["optname"])
+        if len(value) != _OPTION_BYTES[option]:
+            raise refuse(EINVAL, f"{option.name} has {_OPTION_BYTES[option]} bytes, not {len(value)}")
         number = value[0] if len(value) == 1 else struct.unpack("=i", value)[0]
         one.set_option(option, int(bool(number)) if option in _FLAGS else number)
         return b""

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+from errno import EINVAL, EOPNOTSUPP
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from rnic.rdmacm import ConnParam, Event, IdState, Option, UDParam
+from rnic.enums import MTU
+from rnic.errors import VerbsError
+from rnic.rdmacm import ConnParam, Event, IdState, Option, Path, UDParam
 from rnic.records import Record
 from rnic.ucma.layouts import (
     ADDR_RESP,
@@ -38,6 +41,7 @@ _RATE = 3  # 10 Gbit/s (IBA 15.2.5.16)
 _GMP_PRIMARY_BIDIRECTIONAL = 1 | 2 | 8 | 32
 _HAS_PATH = (IdState.ROUTE_RESOLVED, IdState.CONNECT, IdState.DISCONNECT)
 _MAX_RETRIES = 7  # 3 bits
+_MOST_LIFE_TIME = 31  # 5 bits
 
 # ---------------------------------------------------------------- connections
 
@@ -208,14 +212,15 @@ def _path(one: CmId) -> dict[str, Any]:
     """The path as the fields of a path record that are not zero."""
     assert one.verbs is not None
     sgid, dgid = _gids(one)
+    path, most = one.path or Path(one.options.get(Option.TOS, 0)), one.verbs.query_port(1).active_mtu
     return {
         "dgid": dgid,
         "sgid": sgid,
         "reversible": 1,
-        "mtu": int(one.verbs.query_port(1).active_mtu),
+        "mtu": int(min(path.mtu or most, most)),
         "pkey": _PKEY,
-        "hop_limit": 64,
-        "traffic_class": one.options.get(Option.TOS, 0),
+        "hop_limit": path.hop_limit,
+        "traffic_class": path.traffic_class,
         "numb_path": 1,
         "mtu_selector": _EXACTLY,
         "rate_selector": _EXACTLY,
@@ -223,6 +228,22 @@ def _path(one: CmId) -> dict[str, Any]:
         "packet_life_time_selector": _EXACTLY,
         "packet_life_time": one.packet_life_time,
     }
+
+
+def given_path(data: bytes, one: CmId) -> Path:
+    """The path in an array of struct ib_path_rec_data, as RDMA_OPTION_IB_PATH has it. Raises VerbsError:
+    EINVAL if there is none, or it is none; EOPNOTSUPP if it leads from or to another address than the id's.
+    """
+    each = [PATH_DATA.read(data[at : at + PATH_DATA.size]) for at in range(0, len(data), PATH_DATA.size)]
+    found = next((one["path_rec"] for one in each if one["flags"] == _GMP_PRIMARY_BIDIRECTIONAL), None)
+    if found is None or len(data) % PATH_DATA.size:
+        raise VerbsError(EINVAL, "there is no path that is primary, for both ways and for GMPs", "rdma_cm")
+    mtu, life_time = found[54] & 0x3F, found[56] & 0x3F
+    if mtu not in tuple(MTU) or life_time > _MOST_LIFE_TIME or found[50:52] != _PKEY:
+        raise VerbsError(EINVAL, "the path has an MTU, life time or P_Key that no port has", "rdma_cm")
+    if one.remote is not None and (found[24:40], found[8:24]) != _gids(one):
+        raise VerbsError(EOPNOTSUPP, "paths to other addresses than the id's are not supported", "rdma_cm")
+    return Path(found[48], found[47], MTU(mtu), life_time)
 
 
 def has_path(one: CmId) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import rnic.cm as cm
 from rnic.rdmacm.ibcm.link import Link
+from rnic.rdmacm.names import Path
 from rnic.rdmacm.service import Limits, Phase
 
 if TYPE_CHECKING:
@@ -57,9 +58,11 @@ class IbConversation:
         """The state of the exchange."""
         return cm.State.IDLE.name if self.exchange is None else self.exchange.state.name
 
-    def route(self, traffic_class: int) -> None:
-        """Packets are to have this traffic class."""
-        self.link.traffic_class = traffic_class
+    def route(self, path: Path) -> None:
+        """Packets are to go by this path."""
+        self.link.traffic_class, self.link.hop_limit = path.traffic_class, path.hop_limit
+        if path.mtu is not None:
+            self.link.path_mtu = min(path.mtu, self.link.path_mtu)
 
     def handle(self, event: cm.Event) -> None:
         """Handle an event of the communication manager; it is repeated if memory was short."""
