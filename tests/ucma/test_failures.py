@@ -36,7 +36,7 @@ def test_what_librdmacm_probes_is_not_counted(tmp_path: Path, call: str) -> None
         probe = layouts.ID_RESP.read(made)["id"]
         address = SOCKADDR_IB.write(family=AF_IB)
         fields = {"id": probe, "addr": address, "addr_size": len(address)}
-        assert device.command(Cmd.BIND, layouts.BIND, **fields)[0] == -errno.EINVAL
+        device.good(Cmd.BIND, layouts.BIND, **fields)
         device.destroy_id(probe)
 
         def run() -> int:

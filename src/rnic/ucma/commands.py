@@ -19,7 +19,7 @@ from rnic.log import Log
 from rnic.rdmacm import CmId, Event, EventType, IdState, JoinFlags, Option, PortSpace, create_id
 from rnic.rdmacm.connecting import DEFAULT_BACKLOG
 from rnic.records import Record
-from rnic.ucma import layouts, sockaddrs, structs
+from rnic.ucma import af_ib, layouts, sockaddrs, structs
 from rnic.ucma.failures import Failures
 from rnic.ucma.files import File, Handle, Membership, Table
 from rnic.ucma.layouts import HEADER, Cmd, Layout
@@ -135,9 +135,14 @@ class Commands:
     def bind_ip(self, file: File, fields: dict[str, Any]) -> bytes:
         """rdma_bind_addr(3)."""
         handle = self._find(file, fields)
-        addr = sockaddrs.need(fields["addr"], fields.get("addr_size"))
+        data, size = fields["addr"], fields.get("addr_size")
+        if af_ib.is_ib(data, size):
+            af_ib.bind(handle, data)
+            return b""
+        addr = sockaddrs.need(data, size)
+        af_ib.check_unbound(handle)
         before = handle.one
-        adopted = self.parking.take(addr, handle) if before.state is IdState.IDLE else None
+        adopted = self.parking.take(addr, handle)
         if adopted is None:
             self._bind(before, addr)
             return b""
@@ -180,6 +185,8 @@ class Commands:
         self, file: File, fields: dict[str, Any], source: SockAddr | None, target: SockAddr
     ) -> bytes:
         handle = self._find(file, fields)
+        if handle.service is not None:
+            raise refuse(EINVAL, "the id is bound to an address of InfiniBand")
         self._part(handle)
         handle.one.resolve_addr(source, target, min(fields["timeout_ms"], MOST_TIMEOUT_MS))
         return b""
@@ -207,7 +214,8 @@ class Commands:
 
     def resolve_ib_service(self, file: File, fields: dict[str, Any]) -> bytes:
         """rdma_resolve_addrinfo(3) with RAI_SA."""
-        if self._one(file, fields).state is not IdState.ADDR_BOUND:
+        handle = self._find(file, fields)
+        if handle.one.state is not IdState.ADDR_BOUND and handle.service is None:
             raise refuse(EINVAL, "the id is not bound to an address")
         raise refuse(EOPNOTSUPP, "there are service records for InfiniBand only")
 
@@ -217,6 +225,8 @@ class Commands:
         """rdma_listen(3); a backlog that is no number, as C has it, is the longest."""
         handle, backlog = self._find(file, fields), fields["backlog"]
         backlog = backlog if 0 < backlog < 1 << 31 else DEFAULT_BACKLOG
+        if handle.service is not None and handle.one.state is IdState.IDLE:
+            self._bind(handle.one, af_ib.place(handle.service))
         if self.parking.settle(handle):
             handle.one.backlog = backlog
             handle.one.migrate_id(file.channel)
@@ -352,7 +362,8 @@ class Commands:
         owner.reported += 1
         number = owner.number
         if found.event is EventType.CONNECT_REQUEST:
-            number = self.table.add(file, found.id, owner.uid).number
+            handle = self.table.add(file, found.id, owner.uid)
+            number, handle.service = handle.number, owner.service
             if found.id.channel is not file.channel:  # the listener was another file's when the request came
                 found.id.migrate_id(file.channel)
         return structs.event(found, number, owner.uid)

@@ -29,6 +29,7 @@ class Handle:
         self.uid = uid  # the program's own
         self.one = one
         self.file = file
+        self.service: int | None = None  # the service id, if it is bound to an address of InfiniBand
         self.reported = 0  # events that the program has fetched
         self.groups: set[int] = set()  # the numbers of its memberships
 

@@ -151,6 +151,9 @@ PATH_REC = Layout(  # struct ib_user_path_rec
     "packet_life_time B",
     "preference B",
 )
+CMA_HDR = Layout(
+    "version B", "ip_version B", "port 2s", "src 16s", "dst 16s"
+)  # annex A11: ahead of private data
 PATH_DATA = Layout("flags I", "reserved I", "path_rec 64s")  # struct ib_path_rec_data
 
 # ---------------------------------------------------------------- commands

@@ -27,7 +27,7 @@ def family_of(data: bytes) -> int:
 
 def read(data: bytes) -> SockAddr | None:
     """An address, None if there is none (family 0). Raises VerbsError: EINVAL for a family that rnic does not
-    have, ENODEV for an address of InfiniBand, as no device has it.
+    have.
     """
     family = family_of(data)
     if family == socket.AF_INET:
@@ -39,13 +39,15 @@ def read(data: bytes) -> SockAddr | None:
         return str(IPv6Address(six["addr"])), port, flow, six["scope_id"]
     if family == socket.AF_UNSPEC:
         return None
-    if family == AF_IB and any(SOCKADDR_IB.read(data)["addr"]):
-        raise VerbsError(ENODEV, "no device has an address of InfiniBand", "rdma_cm")
     raise VerbsError(EINVAL, f"addresses of family {family} are not supported", "rdma_cm")
 
 
 def read_sized(data: bytes, size: int) -> SockAddr | None:
-    """The same with its size beside it, 0: there is none. EINVAL: the size is not that of its family."""
+    """The same with its size beside it, 0: there is none. EINVAL: the size is not that of its family. ENODEV:
+    it is of InfiniBand, and no device has such addresses.
+    """
+    if size == SOCKADDR_IB.size and family_of(data) == AF_IB:
+        raise VerbsError(ENODEV, "no device has an address of InfiniBand", "rdma_cm")
     found = read(data[: max(size, 2)]) if size else None
     if size and size != _SIZES.get(family_of(data), 0):
         raise VerbsError(EINVAL, f"an address of family {data[0]} does not have {size} bytes", "rdma_cm")
@@ -70,8 +72,8 @@ def write(address: Inet) -> bytes:
     )
 
 
-def write_ib(gid: bytes, service: int) -> bytes:
-    """An address as one of InfiniBand: GID and service id (struct sockaddr_ib)."""
+def write_ib(gid: bytes, service: int, mask: int = 0) -> bytes:
+    """An address of InfiniBand: GID, service id, and which bits of it count."""
     return SOCKADDR_IB.write(
-        family=AF_IB, pkey=_PKEY, addr=gid, sid=service.to_bytes(8, "big"), sid_mask=b"\xff" * 8
+        family=AF_IB, pkey=_PKEY, addr=gid, sid=service.to_bytes(8, "big"), sid_mask=mask.to_bytes(8, "big")
     )

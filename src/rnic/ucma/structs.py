@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from rnic.enums import MTU
 from rnic.errors import VerbsError
-from rnic.rdmacm import ConnParam, Event, IdState, Option, Path, UDParam
+from rnic.rdmacm import ConnParam, Event, EventType, IdState, Option, Path, UDParam
 from rnic.records import Record
 from rnic.ucma.layouts import (
     ADDR_RESP,
     AH_ATTR,
+    CMA_HDR,
     CONN_PARAM,
     ECE,
     EVENT_RESP,
@@ -30,6 +31,7 @@ from rnic.verbs.ah import GID
 
 if TYPE_CHECKING:
     from rnic.rdmacm import CmId
+    from rnic.ucma.files import Handle
     from rnic.verbs.ah import AHAttr
     from rnic.verbs.qp import QPAttr
 
@@ -40,6 +42,7 @@ _EXACTLY = 2  # a selector of a path record (IBA 15.2.5.16)
 _RATE = 3  # 10 Gbit/s (IBA 15.2.5.16)
 _GMP_PRIMARY_BIDIRECTIONAL = 1 | 2 | 8 | 32
 _HAS_PATH = (IdState.ROUTE_RESOLVED, IdState.CONNECT, IdState.DISCONNECT)
+_ALL = (1 << 64) - 1  # of the bits of a service id
 _MAX_RETRIES = 7  # 3 bits
 _MOST_LIFE_TIME = 31  # 5 bits
 
@@ -105,15 +108,30 @@ def event(found: Event, number: int, uid: int) -> bytes:
         id=number,
         event=int(found.event),
         status=found.status & 0xFFFFFFFF,
-        param=_param(found.param),
+        param=_param(found.param, _header(found)),
         ece=ECE.write(vendor_id=options.vendor_id, attr_mod=options.options),
     )
 
 
-def _param(param: ConnParam | UDParam | None) -> bytes:
+def _header(found: Event) -> bytes:
+    """What precedes the private data of a request: the header of RDMA-CM, for ids with addresses of
+    InfiniBand.
+    """
+    one = found.id
+    if found.event is not EventType.CONNECT_REQUEST or _service_of(one) is None or one.remote is None:
+        return b""
+    return CMA_HDR.write(
+        ip_version=one.remote.ip.version << 4,
+        port=one.remote.port.to_bytes(2, "big"),
+        src=one.remote.ip.packed.rjust(16, b"\0"),
+        dst=one.local.ip.packed.rjust(16, b"\0"),
+    )
+
+
+def _param(param: ConnParam | UDParam | None, header: bytes) -> bytes:
     if param is None:
         return b""
-    data = param.private_data
+    data = header + param.private_data
     if isinstance(param, UDParam):
         return UD_PARAM.write(
             qp_num=param.qp_num,
@@ -193,13 +211,25 @@ def _has_local(one: CmId) -> bool:
     return one.state is not IdState.IDLE or one.local.port != 0
 
 
+def _service_of(one: CmId) -> int | None:
+    """The service id, if its program has addresses of InfiniBand."""
+    handle: Handle = one.context  # type: ignore[assignment] # what Table.add() says
+    return handle.service
+
+
 def _local(one: CmId) -> bytes:
+    service = _service_of(one)
+    if service is not None:
+        return write_ib(_gids(one)[0], service, _ALL)
     return write(one.local) if _has_local(one) else b""
 
 
 def _peer(one: CmId) -> bytes:
     """The peer's address; of a bound id without a peer the family alone, as from the kernel."""
-    return write(one.remote) if one.remote is not None else _local(one)[:2]
+    if one.remote is None:
+        local = _local(one)
+        return local[:2].ljust(len(local), b"\0")
+    return write(one.remote) if _service_of(one) is None else write_ib(_gids(one)[1], 0)
 
 
 def _gids(one: CmId) -> tuple[bytes, bytes]:
@@ -272,10 +302,11 @@ def addresses(one: CmId) -> bytes:
 
 def gids(one: CmId) -> bytes:
     """What QUERY answers to GID: the addresses as those of InfiniBand."""
+    if _service_of(one) is not None:
+        return addresses(one)
     sgid, dgid = _gids(one)
     source = write_ib(sgid, _service(one, one.get_src_port()))
-    peer = write_ib(dgid, _service(one, one.get_dst_port())) if one.remote else b""
-    return _addresses(one, source, peer)
+    return _addresses(one, source, write_ib(dgid, _service(one, one.get_dst_port())))
 
 
 def _service(one: CmId, port: int) -> int:
