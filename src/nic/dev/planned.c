@@ -15,6 +15,22 @@ struct planned {
     int event_type;       /* enum rnic_event_type */
 };
 
+static void hide(struct host *host, struct qp *qp) {
+    if (host->nic->store)
+        store_hide(host->nic->store, qp->record);
+}
+
+static void show(struct host *host, struct qp *qp) {
+    if (host->nic->store)
+        store_show(host->nic->store, qp->record);
+}
+
+/* Processes of this host reach memory by queue pairs without us: no more, or again. */
+static void unplug(struct dev *dev, bool unplugged, uint64_t now) {
+    qpn_each(&dev->host, unplugged ? hide : show);
+    net_unplug(&dev->net, unplugged, now);
+}
+
 static void happen(struct dev *dev, int event_type, uint64_t now) {
     struct rnic_async_event event = {.event_type = event_type, .port_num = 1};
     switch (event_type) {
@@ -23,7 +39,7 @@ static void happen(struct dev *dev, int event_type, uint64_t now) {
         break;
     case RNIC_EVENT_PORT_ERR:
     case RNIC_EVENT_PORT_ACTIVE:
-        net_unplug(&dev->net, event_type == RNIC_EVENT_PORT_ERR, now);
+        unplug(dev, event_type == RNIC_EVENT_PORT_ERR, now);
         break;
     default:
         event_push(&dev->nic.events, &event);

@@ -240,6 +240,18 @@ void store_abandon(struct store *s) {
 
 /* ---------------------------------------------------------------- the table */
 
+void store_hide(struct store *s, int record) {
+    if (record >= 0)
+        __atomic_store_n(&s->table[record].serial, 0, __ATOMIC_SEQ_CST);
+}
+
+void store_show(struct store *s, int record) {
+    if (record < 0)
+        return;
+    __atomic_store_n(&s->table[record].serial, ++s->serial, __ATOMIC_RELEASE);
+    __atomic_store_n(&head_of(s)->changes, s->serial, __ATOMIC_RELEASE);
+}
+
 int store_publish(struct store *s, const struct store_record *what) {
     while (s->next < STORE_RECORDS && s->taken[s->next])
         s->next++;
@@ -254,15 +266,14 @@ int store_publish(struct store *s, const struct store_record *what) {
     record->serial = 0;
     if (head_of(s)->used <= at)
         __atomic_store_n(&head_of(s)->used, at + 1, __ATOMIC_RELEASE);
-    __atomic_store_n(&record->serial, ++s->serial, __ATOMIC_RELEASE);
-    __atomic_store_n(&head_of(s)->changes, s->serial, __ATOMIC_RELEASE);
+    store_show(s, (int)at);
     return (int)at;
 }
 
 void store_withdraw(struct store *s, int record) {
     if (record < 0)
         return;
-    __atomic_store_n(&s->table[record].serial, 0, __ATOMIC_SEQ_CST);
+    store_hide(s, record);
     s->taken[record] = 0;
     if ((uint32_t)record < s->next)
         s->next = (uint32_t)record;

@@ -102,6 +102,9 @@ void store_abandon(struct store *s); /* in a forked child: its descriptors */
 /* The number of the record, which then says so; -1: the table is full, and the object is for this process alone. */
 int store_publish(struct store *s, const struct store_record *what);
 void store_withdraw(struct store *s, int record);
+/* In between: nobody finds it, and whoever has found it does not any more; then it is there again. */
+void store_hide(struct store *s, int record);
+void store_show(struct store *s, int record);
 
 /* Another process' file. */
 struct peer {

@@ -106,6 +106,8 @@ void verbs_publish_qp(struct dev *dev, struct qp *qp) {
                                                                    .pd = rnic_pd_root(qp->pub.pd)->handle,
                                                                    .key = qp->attr.dest_qp_num,
                                                                    .access = access});
+    if (dev->net.unplugged)
+        store_hide(&dev->store, qp->record);
 }
 
 static int busy(struct rnic_err *err) {
