@@ -38,6 +38,26 @@ def command_of(script: Path, gate: int, late: bool) -> list[str]:
     return [sys.executable, "-P", str(SLOW), "late" if late else str(gate), str(script)]
 
 
+class Advice(NamedTuple):
+    """What to do, by the names of the sender's language."""
+
+    receive: str
+    """Calls that post receives."""
+    hash: str
+    disconnect: str
+    fail: str
+    """How a sender without a key ends."""
+
+
+PYTHON = Advice("post_recv()", "hashlib.sha256()", "disconnect() of the id", "sys.exit() and a text")
+C = Advice(
+    "rdma_post_recv() or ibv_post_recv()",
+    "SHA-256, as sha256() of the exercise does",
+    "rdma_disconnect()",
+    "another exit code than 0",
+)
+
+
 class Surroundings(NamedTuple):
     """What a program finds around it."""
 
@@ -63,10 +83,7 @@ class Child:
         around: Surroundings,
     ) -> None:
         self.seconds = seconds
-        self.calls_posting = (
-            "rdma_post_recv() or ibv_post_recv()" if runs_by_itself(script) else "post_recv()"
-        )
-        """What posts its receives."""
+        self.advice = C if runs_by_itself(script) else PYTHON
         self._abandoned, self._before = around.abandoned, around.abandoned()
         self._deadline = time.monotonic() + seconds
         with ExitStack() as stack:

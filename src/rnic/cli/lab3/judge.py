@@ -138,7 +138,7 @@ class Judge:
             right = hashlib.sha256(self._data).hexdigest()
             raise _wrong(
                 f"ANNOUNCE has the SHA-256 {machine.sha256.hex()}, the file's is {right}: "
-                "hash all of its bytes with hashlib.sha256()"
+                f"hash all of its bytes with {child.advice.hash}"
             )
 
     def _refuse(self, line: Line, child: Child, message: Message) -> None:
@@ -157,7 +157,7 @@ class Judge:
             return
         if not delivered:
             raise _wrong(
-                f"{what} could not be delivered, because no receive was posted: call {child.calls_posting} "
+                f"{what} could not be delivered, because no receive was posted: call {child.advice.receive} "
                 "before you post the SEND of the message that it answers"
             )
         child.let_go()
@@ -230,7 +230,8 @@ class Judge:
             raise _wrong(f"{said}: print 'secret key: ' and the key, which is {self._key}")
         self.step = Step.DISCONNECT
         if line.end is None or line.died or child.has_abandoned:
-            raise _wrong("it has its key, but did not end the connection: call disconnect() of the id")
+            text = f"it has its key, but did not end the connection: call {child.advice.disconnect}"
+            raise _wrong(text)
         self.step = Step.EXIT
         if running:
             raise _wrong(f"it was still running after {child.seconds:g} s")
@@ -254,7 +255,7 @@ class Judge:
         if running:
             raise _wrong(f"after {after} it was still running after {child.seconds:g} s")
         if not child.status or child.status < 0:
-            raise _wrong(f"after {after} it ended with {child.how()}: end with sys.exit() and a text")
+            raise _wrong(f"after {after} it ended with {child.how()}: end with {child.advice.fail}")
 
     def _wait_for_end(self, line: Line, child: Child) -> None:
         until = None
