@@ -16,6 +16,7 @@ static const struct {
     {"port_err", RNIC_EVENT_PORT_ERR},
     {"port_active", RNIC_EVENT_PORT_ACTIVE},
     {"device_fatal", RNIC_EVENT_DEVICE_FATAL},
+    {"device_removal", RNIC_EVENT_DEVICE_FATAL}, /* RDMA-CM tells more: rnic.ucma */
     {"gid_change", RNIC_EVENT_GID_CHANGE},
     {"pkey_change", RNIC_EVENT_PKEY_CHANGE},
     {"lid_change", RNIC_EVENT_LID_CHANGE},

@@ -116,7 +116,7 @@ def _own_errors() -> Iterator[None]:
     metavar="EVENT[@TIME]",
     multiple=True,
     help="Raise an event a time after the program opens its first device: port_down@5s, port_active@7s, "
-    "device_fatal@500ms; of one device: mlx5_0:port_down. Repeatable.",
+    "device_fatal@500ms, device_removal; of one device: mlx5_0:port_down. Repeatable.",
 )
 @click.option(
     "--heap",
@@ -166,7 +166,7 @@ def run(heap: str, env_only: bool, check: bool, words: tuple[str, ...], **option
         return _check(words[0])
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)  # in the threads of the server, too
     try:
-        with serve(wishes.failures(own)) as (folder, _):
+        with serve(wishes.failures(own), wishes.removals(own)) as (folder, _):
             signal.pthread_sigmask(signal.SIG_SETMASK, before)  # what came meanwhile ends this command
             signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
             child = _start(words, os.environ | variables(folder, heap=heap == "on") | own, before)

@@ -17,7 +17,7 @@ from time import time
 import rnic
 from rnic.errors import VerbsError
 from rnic.programs import netlink, tree
-from rnic.ucma import Failing, Server
+from rnic.ucma import Failing, Removal, Server
 from rnic.verbs.device import get_device_list, open_device
 
 RUN = "RNIC_RUN"
@@ -54,10 +54,12 @@ def _ahead(first: str, rest: str | None) -> str:
 
 
 @contextmanager
-def serve(failures: Iterable[Failing] = ()) -> Iterator[tuple[Path, Server]]:
+def serve(
+    failures: Iterable[Failing] = (), removals: Iterable[Removal] = ()
+) -> Iterator[tuple[Path, Server]]:
     """A private folder with the tree, and a server of RDMA-CM in it, until the end of the block.
 
-    `failures` are calls of librdmacm that are to fail.
+    `failures` are calls of librdmacm that are to fail, `removals` devices that are to go.
     """
     base = _base()
     _sweep(base)
@@ -67,7 +69,7 @@ def serve(failures: Iterable[Failing] = ()) -> Iterator[tuple[Path, Server]]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with _naming(folder):
             _show_devices(folder)
-            server = Server(str(folder / SOCKET), failures)
+            server = Server(str(folder / SOCKET), failures, removals)
         with server:
             yield folder, server
     finally:

@@ -15,6 +15,7 @@ from typing import Any
 
 from rnic._nic import nic
 from rnic.errors import VerbsError
+from rnic.ucma import Removal
 from rnic.verbs.device import Device, get_device_list, open_device
 
 SHARED = {"local": "RNIC_LOCAL", "device": "RNIC_DEVICES", "name": "RNIC_NAMES", "rate": "RNIC_RATE"}
@@ -65,6 +66,18 @@ def shared() -> dict[str, str]:
 def failures(own: dict[str, str]) -> list[nic.Failure]:
     """The calls that are to fail."""
     found: list[nic.Failure] = _with(OWN["fail"], own.get(OWN["fail"], ""), nic.env_fail)
+    return found
+
+
+def removals(own: dict[str, str]) -> list[Removal]:
+    """The devices that are to be removed: these events concern RDMA-CM, too."""
+    found = []
+    for event in own.get(OWN["event"], "").split(","):
+        what, _, time = event.partition("@")
+        device, _, name = what.rpartition(":")
+        if name.strip() == "device_removal":
+            unit = 1e6 if time.endswith("ms") else 1e9
+            found.append(Removal(device.strip(), round(float(time.rstrip("ms ") or 0) * unit)))
     return found
 
 

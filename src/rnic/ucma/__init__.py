@@ -10,6 +10,7 @@ pairs stay in the programs.
 """
 
 from rnic.ucma.failures import Failing
+from rnic.ucma.removals import Removal
 from rnic.ucma.server import Server
 
-__all__ = ["Failing", "Server"]
+__all__ = ["Failing", "Removal", "Server"]

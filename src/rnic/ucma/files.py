@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import socket
+import struct
 from errno import EINVAL, ENOENT
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _log = Log("rnic.ucma")
 
 _AT_ONCE = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+_UCRED = struct.Struct("3i")  # pid, uid and gid
 MOST_BYTES = 64  # in a socket: more of them than events that a program fetches at a time are of no use
 
 
@@ -113,6 +115,8 @@ class File:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
+        self.pid: int = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[0]
+        """The process that has opened it."""
         self.channel = Channel(sock)
 
     def close(self) -> None:

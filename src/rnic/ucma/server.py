@@ -20,6 +20,7 @@ from rnic.ucma.commands import Commands
 from rnic.ucma.failures import Failing, Failures
 from rnic.ucma.files import File
 from rnic.ucma.layouts import ANSWER, HEADER, MISSING, RETURNED, Cmd
+from rnic.ucma.removals import Removal, Removals, remove
 
 _log = Log("rnic.ucma")
 
@@ -36,11 +37,12 @@ class Server:
     """Serves the programs that connect to the socket `path`; a context manager.
 
     The end of a program, or close() of its device file, ends its ids: their peers are told. `failures` are
-    calls that are to fail. Raises OSError if the socket cannot be made.
+    calls that are to fail, `removals` devices that are to go. Raises OSError if the socket cannot be made.
     """
 
-    def __init__(self, path: str, failures: Iterable[Failing] = ()) -> None:
+    def __init__(self, path: str, failures: Iterable[Failing] = (), removals: Iterable[Removal] = ()) -> None:
         self._commands = Commands(Failures(failures))
+        self._removals = Removals(removals)
         self._files: dict[int, File] = {}
         self._stops = False
         self._rests_until: int | None = None  # ns; until then no program is let in
@@ -98,6 +100,8 @@ class Server:
         found = self._poll.poll(None if due is None else max(0.0, (due - monotonic_ns()) / 1e9))
         if due is not None:
             self._commands.expire(monotonic_ns())
+            for pid, device in self._removals.take(monotonic_ns()):
+                remove(pid, device)
             self._end_rest()
         for fd, _ in found:
             try:
@@ -108,10 +112,10 @@ class Server:
 
     def _due(self) -> int | None:
         """When something is due that no descriptor tells of."""
-        parked, rests = self._commands.parking.deadline, self._rests_until
-        if parked is None or rests is None:
-            return rests if parked is None else parked
-        return min(parked, rests)
+        parked, gone, rests = self._commands.parking.deadline, self._removals.deadline, self._rests_until
+        if parked is None and gone is None:
+            return rests
+        return min(at for at in (parked, gone, rests) if at is not None)
 
     def _serve(self, fd: int) -> None:
         if (file := self._files.get(fd)) is not None:
@@ -132,6 +136,7 @@ class Server:
                 self._rest(error)
                 return
             self._files[sock.fileno()] = file
+            self._removals.opened(file.pid, monotonic_ns())
             undo.pop_all()
 
     def _rest(self, error: OSError) -> None:
@@ -147,6 +152,7 @@ class Server:
 
     def _end(self, file: File) -> None:
         self._commands.end(file)
+        self._removals.closed(file.pid)
         del self._files[file.sock.fileno()]
         self._poll.unregister(file.sock)
         file.close()

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices that are removed on purpose."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rnic.programs import wishes
+from rnic.rdmacm import EventType
+from rnic.ucma import Removal, Server
+from rnic.ucma.removals import Removals
+from ucma.client import Device, event_kind, listening, resolved
+from ucma.under import Program, needs_libraries
+
+
+@pytest.mark.parametrize("name", ["", "roce_lo"])
+def test_each_id_of_the_device_is_told(tmp_path: Path, name: str) -> None:
+    where = str(tmp_path / "ucma")
+    with (
+        Server(where, removals=[Removal("roce_other", 0), Removal(name, 3 * 10**8)]) as _,
+        Device(where) as device,
+    ):
+        listener, port = listening(device)
+        caller = resolved(device, port)
+        told = {event_kind(device) for _ in range(2)}
+        assert told == {(EventType.DEVICE_REMOVAL, listener), (EventType.DEVICE_REMOVAL, caller)}
+        for number in (listener, caller):
+            device.destroy_id(number)
+        again = listening(device)[1]
+        resolved(device, again)
+
+
+def test_a_process_loses_a_device_once_for_all_its_files() -> None:
+    removals = Removals([Removal("a", 5), Removal("b", 9)])
+    removals.opened(1, 100)
+    removals.opened(1, 103)
+    removals.opened(2, 104)
+    assert removals.take(105) == [(1, "a")]
+    removals.closed(1)
+    assert removals.deadline == 109
+    removals.closed(1)
+    assert removals.take(1000) == [(2, "a"), (2, "b")]
+    removals.opened(1, 2000)
+    assert removals.deadline == 2005
+    removals.closed(1)
+    removals.closed(2)
+    assert removals.deadline is None
+
+
+def test_what_the_option_says() -> None:
+    own = {
+        "RNIC_EVENTS": "port_down@1s,device_removal,m:device_removal@500ms,device_removal@2.5,device_fatal"
+    }
+    assert wishes.removals(own) == [
+        Removal("", 0),
+        Removal("m", 500_000_000),
+        Removal("", 2_500_000_000),
+    ]
+
+
+@needs_libraries
+def test_a_program_is_told_by_verbs_and_by_rdmacm() -> None:
+    folder = Path(__file__).parent
+    text = f"""
+import os, select, struct, sys
+sys.path.insert(0, {str(folder)!r})
+fd = os.open("/dev/infiniband/rdma_cm", os.O_RDWR)
+import ctypes
+room = ctypes.create_string_buffer(4096)
+AT = ctypes.addressof(room)
+def command(cmd, body, answer):
+    return os.write(fd, struct.pack("=IHH", cmd, len(body), answer) + body)
+command(0, struct.pack("=QQHB5s", 5, AT, 0x106, 0, b""), 4)
+number = struct.unpack_from("=I", room)[0]
+to = struct.pack("=HH4s20x", 2, 0x0900, bytes([127, 0, 0, 1]))
+command(3, bytes(28) + to + struct.pack("=II", number, 2000), 0)
+for kind in (0, 11):
+    command(12, struct.pack("=Q", AT), 4096)
+    found = struct.unpack_from("=QII", room)
+    assert found[1:] == (number, kind) or found[:2] == (5, number) and found[2] == kind, found
+"""
+    with Program("python3", "-c", text, options=("--event", "device_removal@500ms")) as program:
+        program.good()
