@@ -193,7 +193,7 @@ static sem_t copies, written;
 static volatile int forks; /* this process, and the copy has not begun */
 
 /* In front of libc's, which the heap copies by: the copy waits for a WRITE of another thread. */
-ssize_t pread64(int fd, void *to, size_t bytes, off_t at) {
+ssize_t pread(int fd, void *to, size_t bytes, off_t at) {
     struct timespec limit;
     if (forks) {
         forks = 0;
@@ -204,7 +204,9 @@ ssize_t pread64(int fd, void *to, size_t bytes, off_t at) {
     return syscall(SYS_pread64, fd, to, bytes, at);
 }
 
-ssize_t pread(int fd, void *to, size_t bytes, off_t at) { return pread64(fd, to, bytes, at); }
+#ifdef __GLIBC__ /* others have one name */
+ssize_t pread64(int fd, void *to, size_t bytes, off_t at) { return pread(fd, to, bytes, at); }
+#endif
 
 static void *write_meanwhile(void *arg) {
     struct ibv_wc wc;
