@@ -15,10 +15,10 @@ struct netdev {
     char name[16];
     int ifindex;
     uint64_t space; /* the network namespace that it is in, by the number of its inode; 0: not known */
-    bool up;       /* IFF_UP and IFF_RUNNING */
-    bool loopback; /* nothing lies between its ends */
-    int mtu;       /* bytes */
-    uint64_t guid; /* EUI-64 of the hardware address; if another device has this, too, made from the name as well; of a
+    bool up;        /* IFF_UP and IFF_RUNNING */
+    bool loopback;  /* nothing lies between its ends */
+    int mtu;        /* bytes */
+    uint64_t guid;  /* EUI-64 of the hardware address; if another device has this, too, made from the name as well; of a
                       device without one (lo) made from the name and the host */
     int ngids;
     union rnic_gid gids[NETDEV_MAX_GIDS]; /* IPv6 link-local first, then the oldest; of one moment IPv4 (mapped) first */
