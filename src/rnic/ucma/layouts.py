@@ -14,7 +14,7 @@ from typing import Any
 
 class Layout:
     """A struct: read() makes a dict of its fields, write() bytes of keywords; what is not given is zero.
-    unpack() and pack() are the same with the values alone, in their order: each command and answer has a head.
+    unpack() and pack() are the same with the values alone, in their order: for what each command has.
     """
 
     def __init__(self, *fields: str) -> None:

@@ -180,7 +180,8 @@ class IbService(ConnectionService):
         the wire.
         """
         while True:
-            self._turn_away()
+            if self.arriving is not None:
+                self._turn_away(*self.arriving)
             self.meetings.meet_all()
             while (send := self.cm.next_send()) is not None:
                 assert isinstance(send.dest, Peer)
@@ -196,15 +197,14 @@ class IbService(ConnectionService):
                 self.agent.mistake(f"{event.type.name} of {event.source!r}", error)
         self.unsettled.release(monotonic_ns())
 
-    def _turn_away(self) -> None:
+    def _turn_away(self, exchange: cm.Exchange, child: CmId) -> None:
         """Refuse the request whose id is not complete: an exception came in between."""
-        if (arriving := self.arriving) is not None:
-            self.arriving = None  # the id's end leads here again
-            try:
-                requests.turn_away(*arriving)
-            except BaseException:
-                self.arriving = arriving
-                raise
+        self.arriving = None  # the id's end leads here again
+        try:
+            requests.turn_away(exchange, child)
+        except BaseException:
+            self.arriving = exchange, child
+            raise
 
     def hear(self, data: bytes, source: Peer) -> None:
         """Handle a datagram, and deliver its events before the next datagram changes more.
