@@ -292,7 +292,7 @@ void udp_tx_init(struct udp_tx *u, struct fault *fault, struct rnic_counters *co
 
 int udp_rx_init(struct udp_rx *r) {
     r->burst = 1;
-    r->buffer = aligned_alloc(4096, (size_t)UDP_RX_DATAGRAMS * RX_BYTES);
+    r->buffer = aligned_alloc(64, (size_t)UDP_RX_DATAGRAMS * RX_BYTES);
     for (int i = 0; i < UDP_RX_DATAGRAMS; i++) {
         r->iov[i] = (struct iovec){r->buffer + (size_t)i * RX_BYTES, RX_BYTES};
         r->msgs[i].msg_hdr = (struct msghdr){
