@@ -173,7 +173,9 @@ def targets() -> list[Target]:
     found = [target(*test, local, bound) for local, bound in ((ON, LATENCY), (OFF, RATE)) for test in TESTS]
     for name, other in CONNECTING.items():
         what = f"a connection of {name}, {other}'s"
-        found.append(at_most(2.0, what, EACH, f"programs connections {name}", f"programs connections {other}"))
+        found.append(
+            at_most(2.0, what, EACH, f"programs connections {name}", f"programs connections {other}")
+        )
     return found
 
 

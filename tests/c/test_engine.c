@@ -87,7 +87,7 @@ static void test_an_application_that_polls_all_the_time_has_the_sockets_to_itsel
 
 /* ---------------------------------------------------------------- threads that are always inside verbs */
 
-#define HANG_S 20
+#define HANG_S 120
 
 static bool written(const struct live *l) { return atomic_load((_Atomic uint8_t *)&l->mem[63]) == 1; }
 
