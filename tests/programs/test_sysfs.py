@@ -61,3 +61,14 @@ def test_full_disk_is_named(where: tuple[object, str], monkeypatch: pytest.Monke
         pass
     assert "/rnic-run-" in caught.value.filename
     assert not Path(caught.value.filename).exists()
+
+
+def test_empty_entries_of_tables_are_one_file(tmp_path: Path) -> None:
+    (device,) = (one for one in rnic.get_device_list() if one.name == DEVICE)
+    tree.make(tmp_path)
+    with rnic.open_device(device) as context:
+        tree.add(tmp_path, 0, device, context)
+    gids = list((tmp_path / f"sys/class/infiniband/{DEVICE}/ports/1/gids").iterdir())
+    used = [gid for gid in gids if gid.read_text().strip("0:\n")]
+    assert 0 < len(used) < len(gids)
+    assert len({gid.stat().st_ino for gid in gids}) == len(used) + 1

@@ -70,12 +70,25 @@ def add(root: Path, number: int, device: Device, context: Context | None) -> Non
 
 
 def _write(folder: Path, files: Iterable[tuple[str, str]]) -> None:
-    """Write files, each of a line."""
+    """Write files, each of a line; a name comes once. Those with the same line are one file with several
+    names: most entries of tables are empty, and a file system takes long to make files.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    first: dict[str, Path] = {}  # by line
     for name, text in files:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n")
+        if text not in first or not _link(path, first[text]):
+            path.write_text(text + "\n")
+            first[text] = path
+
+
+def _link(path: Path, to: Path) -> bool:
+    try:
+        path.hardlink_to(to)
+    except OSError:  # some file systems have no such links, and all have a limit
+        return False
+    return True
 
 
 def _of_pci(slot: str, netdev: str) -> Iterator[tuple[str, str]]:
@@ -128,12 +141,13 @@ def _of_port(context: Context) -> Iterator[tuple[str, str]]:
     yield "sm_lid", hex(attr.sm_lid)
     yield "sm_sl", str(attr.sm_sl)
     yield "cap_mask", f"0x{attr.port_cap_flags:08x}"
-    for index in range(attr.gid_tbl_len):
-        yield f"gids/{index}", _EMPTY
+    gids = dict.fromkeys(range(attr.gid_tbl_len), _EMPTY)
     for entry in context.query_gid_table():
         digits = entry.gid.raw.hex()
-        yield f"gids/{entry.gid_index}", ":".join(digits[i : i + 4] for i in range(0, 32, 4))
+        gids[entry.gid_index] = ":".join(digits[i : i + 4] for i in range(0, 32, 4))
         yield f"gid_attrs/types/{entry.gid_index}", "RoCE v2"
         yield f"gid_attrs/ndevs/{entry.gid_index}", context.device.netdev
+    for index, text in gids.items():
+        yield f"gids/{index}", text
     for index in range(attr.pkey_tbl_len):
         yield f"pkeys/{index}", f"0x{context.query_pkey(_PORT, index):04x}"
