@@ -3,7 +3,9 @@
  * signals.c DEVICE: who waits for an event goes on after signals whose handlers ask for it (SA_RESTART), as in read(2), and
  * ends with EINTR after one whose handler does not.
  */
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* struct sigaction */
+#endif
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <pthread.h>
