@@ -285,7 +285,7 @@ def test_interrupt_ends_a_run(rnic: Start, events: list[str]) -> None:
 def errors_after_a_kill(rnic: Start) -> list[str]:
     """Lines of the client's error, whose server is killed."""
     server = rnic("pingpong", "rc", "-p", 0, "-n", 1 << 30)
-    client = rnic("pingpong", "rc", "127.0.0.1", "-p", server.listening(), "-n", 1 << 30, "--timeout", 2)
+    client = rnic("pingpong", "rc", "127.0.0.1", "-p", server.listening(), "-n", 1 << 30, "--timeout", 15)
     for end in (server, client):  # each has the other's queue pair
         assert end.process.stdout is not None
         for _ in range(2):
