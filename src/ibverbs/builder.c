@@ -220,7 +220,7 @@ static int wr_complete(struct ibv_qp_ex *pub) {
         rc = CALL(context_of(pub->qp_base.context)->ops, post_send_whole, qp->nic, &b->drafts->wr, &bad, &err);
     }
     pthread_mutex_unlock(&b->lock);
-    return failed("wr_complete", rc, &err);
+    return failed("wr_complete", rc == -EOPNOTSUPP ? -EINVAL : rc, &err); /* as drivers and post_send() */
 }
 
 /* ---------------------------------------------------------------- */

@@ -141,8 +141,10 @@ EXPORT int ibv_modify_qp(struct ibv_qp *pub, struct ibv_qp_attr *attr, int mask)
     struct rnic_qp_attr copy;
     struct rnic_err err = {0};
     memcpy(&copy, attr, sizeof copy);
-    as_drivers_take(&copy.ah_attr);
-    as_drivers_take(&copy.alt_ah_attr);
+    if (mask & IBV_QP_AV)
+        as_drivers_take(&copy.ah_attr);
+    if (mask & IBV_QP_ALT_PATH)
+        as_drivers_take(&copy.alt_ah_attr);
     int rc = CALL(context_of(pub->context)->ops, modify_qp, qp->nic, &copy, (uint32_t)masked_out(pub, mask), &err);
     if (!rc && mask & IBV_QP_STATE)
         pub->state = attr->qp_state;

@@ -93,10 +93,26 @@ static void test_an_ack_that_cannot_be_is_dropped(void) {
     await(RNIC_CNT_drop_bad_opcode, 2);
     CHECK(counted(&b, RNIC_CNT_local_received) >= received + 3);
     struct qp *qp = (struct qp *)to;
-    struct link *lane = qp->way.link;
-    qp->way.link = dev_of(b.ctx)->nic.wire; /* so that nothing that comes by the lane answers it */
+    qp->reach = REACH_WIRE; /* so that nothing that comes by a lane answers it */
     put_both(ROCE_RC_SEND_ONLY, 2000);
     await(RNIC_CNT_drop_bad_source, 1);
+    qp->reach = REACH_LOCAL;
+    close_both();
+}
+
+/* Each end has asked for a lane at the same moment, and sends by its own. */
+static void test_an_ack_by_the_lane_of_the_peer_counts(void) {
+    open_both();
+    tell(&a, from, &b, to, 0, 8);
+    tell(&b, to, &a, from, 0, 8);
+    uint64_t received = counted(&b, RNIC_CNT_local_received);
+    struct qp *qp = (struct qp *)to;
+    struct link *lane = qp->way.link;
+    qp->way.link = dev_of(b.ctx)->nic.wire; /* another than what comes by */
+    put_both(ROCE_RC_SEND_ONLY, 1000);
+    await(RNIC_CNT_local_received, received + 2);
+    await(RNIC_CNT_drop_bad_psn, 1);
+    CHECK_EQ(counted(&b, RNIC_CNT_drop_bad_source), 0);
     qp->way.link = lane;
     close_both();
 }
@@ -105,5 +121,6 @@ int main(void) {
     live_isolate();
     RUN(test_answers_arrive_with_acks_ahead_of_them);
     RUN(test_an_ack_that_cannot_be_is_dropped);
+    RUN(test_an_ack_by_the_lane_of_the_peer_counts);
     return check_done();
 }

@@ -61,12 +61,13 @@ static uint32_t ack_ahead(const struct ring_packet *p) {
     return may && bth_opcode(p->head) == ROCE_RC_ACK ? ACK_BYTES : 0;
 }
 
-/* It is for the queue pair that the packet behind it is for, and answers what went by this lane. */
-static void take_ack(struct host *host, struct qp *qp, const struct lane *l, const uint8_t *bth, uint64_t now) {
+/* It is for the queue pair that the packet behind it is for, and answers what went by a lane: by this one, or by that which this
+ * end had asked for when the peer asked for this. */
+static void take_ack(struct host *host, struct qp *qp, const uint8_t *bth, uint64_t now) {
     const struct roce_opcode *row = roce_opcode(ROCE_RC_ACK);
     const struct packet ack = {.bth = bth, .row = row, .psn = bth_psn(bth), .opcode = ROCE_RC_ACK};
     host->nic->counters.value[RNIC_CNT_local_received]++;
-    if (!(row->mask & qp->ib.takes) || qp->way.link != &l->link) {
+    if (!(row->mask & qp->ib.takes) || qp->reach != REACH_LOCAL) {
         COUNT(qp, drop_bad_source);
         return;
     }
@@ -112,7 +113,7 @@ static void input(struct host *host, struct lane *l, const struct ring_packet *p
         COUNT(qp, drop_bad_source);
     else {
         if (ahead)
-            take_ack(host, qp, l, p->head, now);
+            take_ack(host, qp, p->head, now);
         sched_deliver(host->run, qp, &pkt, n, now);
     }
     if (refers)

@@ -110,7 +110,8 @@ def run(args: list[str], begin: Callable[[], None] | None = None) -> int:
     """Runs the command line; the exit code.  `begin` is called when the command begins to work."""
     try:
         status = cli.main(args=args, prog_name="rnic", standalone_mode=False, obj=begin)
-        sys.stdout.flush()
+        if sys.stdout:  # None: there is none, as of `rnic run ./server >&-`
+            sys.stdout.flush()
     except click.UsageError as error:
         error.show()
         return error.exit_code

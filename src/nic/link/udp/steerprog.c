@@ -97,7 +97,10 @@ void steerprog_attach(int fd, const uint16_t *index_of, const uint16_t *first_sl
     }
     for (;; count /= 2) { /* net.core.optmem_max is 20 KiB here and there */
         uint32_t n = HEAD + spread + build_rows(rows, count, filter + HEAD + spread);
-        struct sock_fprog program = {.len = (unsigned short)n, .filter = filter};
+        struct sock_fprog program;
+        memset(&program, 0, sizeof program); /* its padding, too: the kernel is given all of it */
+        program.len = (unsigned short)n;
+        program.filter = filter;
         if (!setsockopt(fd, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &program, sizeof program) || count < LEAST_ROWS) {
             return;
         }
