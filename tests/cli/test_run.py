@@ -28,6 +28,12 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_a_closed_stdout_is_no_error() -> None:
+    words = ["sh", "-c", f"exec {sys.executable} -m rnic run sh -c 'exit 5' >&-"]
+    ended = subprocess.run(words, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stderr) == (5, "")
+
+
 @pytest.mark.parametrize(
     ("script", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -KILL $$", 137), ("kill -TERM $$", 143)]
 )

@@ -52,11 +52,12 @@ PROGRAMS = """
         assert program.wait() == 0
 
     def test_surroundings(rnic_run, tmp_path):
-        program = rnic_run("sh", "-c", "pwd; cat; echo $N $RNIC_LIMITS $RNIC_LOCAL", cwd=tmp_path,
-                           stdin="given ", env={"N": 1}, limits={"max_qp": 4, "max_cq": 8}, local=False)
+        program = rnic_run("sh", "-c", "pwd; cat; echo $N ${SHELL-none} $RNIC_LIMITS $RNIC_LOCAL",
+                           cwd=tmp_path, stdin="given ", env={"N": 1, "SHELL": None},
+                           limits={"max_qp": 4, "max_cq": 8}, local=False)
         assert program.wait() == 0
-        assert program.output == f"{tmp_path}\\ngiven 1 max_qp=4,max_cq=8 off\\n"
-        assert "exit code 0" in repr(program) and "given 1" in repr(program)
+        assert program.output == f"{tmp_path}\\ngiven 1 none max_qp=4,max_cq=8 off\\n"
+        assert "exit code 0" in repr(program) and "given 1 none" in repr(program)
 
     def test_not_started(rnic_run):
         wrong = [rnic_run("true", fail="regmr=EIO"), rnic_run("true", local="maybe"), rnic_run("nope")]

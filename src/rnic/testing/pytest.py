@@ -160,8 +160,9 @@ class Run:
             rnic_run("./client", "127.0.0.1", fault={"loss": 0.01, "seed": 7}, event="port_down@1s")
 
         `fail`, `event` and `name` are a text, or several. `limits` is a TOML file, or a mapping such as
-        {"max_qp": 4}. `env` has variables that the program gets beside those of the test, `stdin` what it
-        reads, and `cwd` is its folder. `timeout` is the limit of its waits, in seconds.
+        {"max_qp": 4}. `env` has variables that the program gets beside those of the test, or, with None,
+        does not get. `stdin` is what it reads, and `cwd` is its folder. `timeout` is the limit of its
+        waits, in seconds.
         """
         words: list[str] = []
         if isinstance(local, bool):
@@ -177,8 +178,9 @@ class Run:
             for value in _several(values):
                 _option(words, option, value)
         words = [sys.executable, "-m", "rnic", "run", *words, "--", *map(str, command)]
-        more = {name: str(value) for name, value in (env or {}).items()}
-        program = Program(words, {**os.environ, **more}, timeout, cwd=cwd, stdin=stdin)
+        around: dict[str, object] = {**os.environ, **(env or {})}
+        environment = {name: str(value) for name, value in around.items() if value is not None}
+        program = Program(words, environment, timeout, cwd=cwd, stdin=stdin)
         self._stack.callback(program.end)
         return program
 

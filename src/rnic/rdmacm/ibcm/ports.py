@@ -102,7 +102,7 @@ class Ports:
         ours = [
             port
             for (space, address, first), block in self._blocks.items()
-            if (space, address) == (ps, ip)
+            if (space, address) == (ps, ip) and len(block.used) < BLOCK
             for port in range(max(first, 1), first + BLOCK)
             if port not in block.used
         ]
