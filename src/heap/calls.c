@@ -54,11 +54,13 @@ EXPORT void *pvalloc(size_t bytes) {
 }
 #endif
 
+/* dlsym() frees the text of its last error.  While it looks for libc's free() that text is lost. */
 EXPORT void free(void *at) {
+    void (*libcs)(void *) = NULL;
     if (heap_has(at))
         heap_give(at);
-    else
-        NEXT(free)(at);
+    else if ((libcs = NEXT(free)))
+        libcs(at);
 }
 
 EXPORT void free_sized(void *at, size_t size) {

@@ -652,6 +652,14 @@ static void unused(void) {
     free(at);
 }
 
+/* Before the first free() of a program, and after a call that failed. */
+static void errors(void) {
+    NEED(!dlsym(RTLD_DEFAULT, "no_such_function") && !dlsym(RTLD_DEFAULT, "nor_this_one"));
+    char *text = realloc(NULL, 10);
+    free(text);
+    NEED(text && dlerror() && !dlerror());
+}
+
 /* ---------------------------------------------------------------- limits */
 
 static size_t address_space(void) {
@@ -731,6 +739,7 @@ int main(int argc, char **argv) {
                {"wrong", wrong, false},
                {"descriptor", descriptor, false},
                {"unused", unused, true},
+               {"errors", errors, true},
                {"limited later", limited_later, false},
                {"no copy", no_copy, false},
                {"no file", no_file, false},

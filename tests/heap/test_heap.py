@@ -50,6 +50,7 @@ SIDES = [
     "wrong",
     "descriptor",
     "unused",
+    "errors",
 ]
 SIDES += ["limited later", "no copy", "no file", "limited file", "limited space"]
 WAYS = {

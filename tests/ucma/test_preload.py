@@ -315,3 +315,10 @@ def test_parent_of_another_namespace_is_not_rnic_run(tmp_path: Path) -> None:
         pytest.skip("needs unshare of Debian's util-linux, and namespaces of users")
     with Program(*words, sys.executable, "-c", WISH, within=tmp_path) as program:
         assert program.good() == "0\n"
+
+
+@pytest.mark.parametrize("heap", ["on", "off"])
+def test_error_of_a_library_stays_until_it_is_asked_for(tmp_path: Path, heap: str) -> None:
+    program = compiled("errors", tmp_path, "-ldl")
+    with Program(program, options=("--heap", heap)) as one:
+        assert "no_such_library" in one.good()
