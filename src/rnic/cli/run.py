@@ -170,7 +170,10 @@ def run(heap: str, env_only: bool, check: bool, words: tuple[str, ...], **option
         with serve(wishes.failures(own), wishes.removals(own)) as (folder, _):
             signal.pthread_sigmask(signal.SIG_SETMASK, before)  # what came meanwhile ends this command
             signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
-            child = _start(words, os.environ | variables(folder, heap=heap == "on") | own, before)
+            program = _looked_at(words[0])
+            sanitized = program is not None and program.sanitized
+            shown = variables(folder, heap=heap == "on", sanitized=sanitized)
+            child = _start(words, os.environ | shown | own, before)
             _raise_limit()
             gc.freeze()  # the modules stay: a search for cycles in them took a fifth of the server's time
             return _wait(child)
@@ -210,16 +213,18 @@ class _DoesNotFit(Failure):
     exit_code = 126
 
 
-def _need_our_libc(program: str) -> None:
+def _looked_at(program: str) -> elf.Elf | None:
+    """Read the file that will be started; None if it cannot be read: whoever starts it tells."""
     where = shutil.which(program)
-    with suppress(OSError):  # whoever starts it tells
+    with suppress(OSError):
         one, ours = (elf.read(elf.program_of(Path(file))) for file in (where or program, _SELF))
         if one and ours and (text := elf.other_libc(one, ours)):
             raise _DoesNotFit(f"{program}: {text}")
+        return one
+    return None
 
 
 def _start(words: tuple[str, ...], environment: dict[str, str], mask: set[int]) -> int:
-    _need_our_libc(words[0])
     try:
         return os.posix_spawnp(words[0], words, environment, setsigmask=mask, setsigdef=_SPOILT)
     except FileNotFoundError as error:

@@ -8,15 +8,21 @@ import re
 import stat
 import struct
 import subprocess
+from collections.abc import Iterator
 from contextlib import suppress
+from errno import EACCES
 from pathlib import Path
+from typing import BinaryIO
 
 from rnic.records import Record
 
-_PT_INTERP = 3
+_MAGIC = b"\x7fELF"
+_PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
+_DT_STRTAB, _DT_STRSZ = 5, 10
 _CLASS_64, _LITTLE = 2, 1
 _LIST_SECONDS = 10
 _MOST_SCRIPTS = 5  # whose interpreters are scripts: the kernel starts no longer chain
+_SANITIZERS = (b"__asan_init\0", b"__hwasan_init\0", b"__lsan_init\0", b"__msan_init\0", b"__tsan_init\0")
 _SHOWN = ("libibverbs.so.1", "librdmacm.so.1")
 _FOUND = re.compile(r"^\s*(\S+) => (\S+)", re.MULTILINE)  # glibc: "libx.so.1 => not found", too
 _LOST = re.compile(r"^Error loading shared library (\S+): ", re.MULTILINE)  # musl
@@ -30,11 +36,22 @@ class Elf(Record):
     """The number of the processor's kind, e_machine."""
     interpreter: str
     """The dynamic loader, "" if there is none: it is static, or a library."""
+    sanitized: bool
+    """It is compiled with a sanitizer that has an allocator of its own, as of -fsanitize=address."""
 
     @property
     def libc(self) -> str:
         """The C library that the loader is a part of."""
         return "musl" if "musl" in self.interpreter else "glibc"
+
+
+class _Part(Record):
+    """A segment."""
+
+    kind: int
+    at: int  # bytes, in the file
+    address: int
+    length: int  # bytes, in the file
 
 
 class Check(Record):
@@ -50,42 +67,63 @@ class Check(Record):
 
 def read(path: Path) -> Elf | None:
     """Read a file's header; None if it is not an ELF file."""
-    with path.open("rb") as file:
+    with _opened(path) as file:
         head = file.read(64)
-        if len(head) < 64 or not head.startswith(b"\x7fELF"):
+        if len(head) < 64 or not head.startswith(_MAGIC):
             return None
         order = "<" if head[5] == _LITTLE else ">"
         is_64 = head[4] == _CLASS_64
         (machine,) = struct.unpack_from(order + "H", head, 18)
         (at,) = struct.unpack_from(order + ("Q" if is_64 else "I"), head, 32 if is_64 else 28)
         size, count = struct.unpack_from(order + "HH", head, 54 if is_64 else 42)
-        file.seek(at)
-        rows = file.read(size * count)
-        found = _interpreter(rows, size, order, is_64=is_64)
-        interpreter = ""
-        if found is not None:
-            file.seek(found[0])
-            interpreter = file.read(found[1]).rstrip(b"\0").decode(errors="replace")
-    return Elf(64 if is_64 else 32, machine, interpreter)
+        parts = list(_parts(_bytes(file, at, size * count), size, order, is_64=is_64))
+        interpreter = b"".join(_bytes(file, one.at, one.length) for one in parts if one.kind == _PT_INTERP)
+        names = _names(file, parts, order + ("QQ" if is_64 else "II"))
+    return Elf(
+        64 if is_64 else 32,
+        machine,
+        interpreter.rstrip(b"\0").decode(errors="replace"),
+        any(name in names for name in _SANITIZERS),
+    )
 
 
-def _interpreter(rows: bytes, size: int, order: str, *, is_64: bool) -> tuple[int, int] | None:
-    """Where the loader's name stands, and how long it is."""
-    for at in range(0, len(rows) - size + 1, size or 1):
-        (kind,) = struct.unpack_from(order + "I", rows, at)
-        if kind == _PT_INTERP and is_64:
-            place, _, _, length = struct.unpack_from(order + "QQQQ", rows, at + 8)
-            return place, length
-        if kind == _PT_INTERP:
-            place, _, _, length = struct.unpack_from(order + "IIII", rows, at + 4)
-            return place, length
-    return None
+def _opened(path: Path) -> BinaryIO:
+    """A file for reading; opening a FIFO would wait for whoever writes to it."""
+    if path.exists() and not path.is_file():
+        raise OSError(EACCES, os.strerror(EACCES), str(path))  # what exec(3) says of it
+    return path.open("rb")
+
+
+def _bytes(file: BinaryIO, at: int, length: int) -> bytes:
+    """What is there of a part, whatever numbers the file has."""
+    if max(at, length) > os.fstat(file.fileno()).st_size:
+        return b""
+    file.seek(at)
+    return file.read(length)
+
+
+def _parts(rows: bytes, size: int, order: str, *, is_64: bool) -> Iterator[_Part]:
+    """The table of segments."""
+    form = struct.Struct(order + ("I4xQQ8xQ" if is_64 else "III4xI"))
+    for at in range(0, len(rows) - max(size, form.size) + 1, size or 1):
+        yield _Part(*form.unpack_from(rows, at))
+
+
+def _names(file: BinaryIO, parts: list[_Part], form: str) -> bytes:
+    """The names of what the dynamic loader binds, each with a NUL behind it."""
+    rows = b"".join(_bytes(file, one.at, one.length) for one in parts if one.kind == _PT_DYNAMIC)
+    table = dict(struct.iter_unpack(form, rows[: len(rows) - len(rows) % struct.calcsize(form)]))
+    address, length = table.get(_DT_STRTAB, 0), table.get(_DT_STRSZ, 0)
+    for one in parts:
+        if one.kind == _PT_LOAD and one.address <= address < one.address + one.length:
+            return _bytes(file, one.at + address - one.address, length)
+    return b""
 
 
 def program_of(path: Path) -> Path:
     """The file that is started: of a script its interpreter, else the file itself."""
     for _ in range(_MOST_SCRIPTS):
-        with path.open("rb") as file:
+        with _opened(path) as file:
             first = file.readline(256)
         words = first[2:].decode(errors="replace").split() if first.startswith(b"#!") else []
         if not words:

@@ -23,6 +23,7 @@ from rnic.verbs.device import get_device_list, open_device
 RUN = "RNIC_RUN"
 SOCKET = "ucma"  # in the folder of $RNIC_RUN; src/preload/ucma.c has the same name
 IBVERBS, PRELOAD, HEAP = "libibverbs.so.1", "librnic_preload.so", "librnic_heap.so"
+_ANY_ORDER = "verify_asan_link_order=0"
 _PREFIX = "rnic-run-"  # and the number of the process, which src/preload/parent.c looks for
 _MOST_PATH = 107  # bytes of a socket's path
 _LEAST_FREE = 1 << 20  # bytes of a place for the folder
@@ -34,18 +35,22 @@ def libraries() -> Path:
     return Path(rnic.__file__).parent / "lib"
 
 
-def variables(folder: Path | None = None, *, heap: bool = True) -> dict[str, str]:
+def variables(folder: Path | None = None, *, heap: bool = True, sanitized: bool = False) -> dict[str, str]:
     """The variables for a program: rnic's libraries come ahead of what is in the environment already.
 
     Without a folder it can use verbs, but neither RDMA-CM nor files of sysfs. heap: its memory in whole pages
-    is such that peers on this host can map it.
+    is such that peers on this host can map it. sanitized: a sanitizer allocates its memory, and is to accept
+    libraries ahead of its own.
     """
     lib = libraries()
     found = {"LD_LIBRARY_PATH": _ahead(str(lib), os.environ.get("LD_LIBRARY_PATH"))}
     if folder is not None:
-        ahead = [str(lib / name) for name in ((PRELOAD, HEAP) if heap else (PRELOAD,))]
+        ahead = [str(lib / name) for name in ((PRELOAD, HEAP) if heap and not sanitized else (PRELOAD,))]
         found["LD_PRELOAD"] = _ahead(":".join(ahead), os.environ.get("LD_PRELOAD"))
         found[RUN] = str(folder)
+    if sanitized:
+        given = os.environ.get("ASAN_OPTIONS")
+        found["ASAN_OPTIONS"] = f"{given}:{_ANY_ORDER}" if given else _ANY_ORDER
     return found
 
 
