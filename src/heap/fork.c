@@ -26,6 +26,7 @@ static atomic_int handlers;                              /* that prepare for for
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of a thread that forks, from begin() to end() */
 static _Thread_local __attribute__((tls_model("initial-exec"))) bool mine; /* this thread has it */
 /* Under the lock: */
+static int cancellation; /* of the thread that forks, before: it leaves no lock behind */
 static bool early;       /* there is a copy from before the locks of devices, */
 static int told;         /* of which so many handlers have told */
 static size_t bytes;     /* of the heap, from its base, have a place at the spare addresses */
@@ -35,8 +36,10 @@ static sigset_t signals; /* of the thread that forks: a handler in the child may
 /* False: this thread has begun its fork already. */
 static bool begin(void) {
     sigset_t all, were;
+    int before;
     if (mine)
         return false;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &were);
     pthread_mutex_lock(&lock);
@@ -45,14 +48,17 @@ static bool begin(void) {
     told = 0;
     bytes = 0;
     signals = were;
+    cancellation = before;
     return true;
 }
 
 static void end(void) {
     sigset_t were = signals;
+    int before = cancellation;
     mine = false;
     pthread_mutex_unlock(&lock);
     pthread_sigmask(SIG_SETMASK, &were, NULL);
+    pthread_setcancelstate(before, NULL);
 }
 
 /* ---------------------------------------------------------------- the copy */

@@ -32,6 +32,7 @@ static uint32_t run[PAGES]; /* of a first or last page: pages * 2, + 1: used */
 static uint32_t pages;      /* all */
 static uint32_t next_fit;   /* the run where the next search begins */
 static uint32_t largest;    /* no free run has more pages */
+static int cancellation;    /* of the thread that has the lock, before */
 
 static uint32_t length_of(uint32_t i) { return run[i] / 2; }
 static bool is_used(uint32_t i) { return run[i] & 1; }
@@ -42,13 +43,20 @@ static void mark(uint32_t i, uint32_t n, bool used) {
 }
 
 void heap_lock(void) {
-    if (!forks)
-        pthread_mutex_lock(&lock);
+    int before;
+    if (forks)
+        return;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    pthread_mutex_lock(&lock);
+    cancellation = before;
 }
 
 void heap_unlock(void) {
-    if (!forks)
-        pthread_mutex_unlock(&lock);
+    int before = cancellation;
+    if (forks)
+        return;
+    pthread_mutex_unlock(&lock);
+    pthread_setcancelstate(before, NULL);
 }
 
 void heap_lock_for_fork(void) {
@@ -209,14 +217,15 @@ static uint32_t begin_of(const void *at) {
     abort();
 }
 
-/* MADV_REMOVE needs memory that can be written.  The system is asked itself, as madvise() is ours. */
+/* MADV_REMOVE needs memory that can be written.  The system is asked itself, as madvise() is ours, and fallocate() a point of
+ * cancellation, which free() is not. */
 static bool clear(uint32_t i, uint32_t n) {
     uint8_t *at = heap_base() + i * heap.page;
     if (heap.fd < 0 || is[i] & OWN)
         return syscall(SYS_madvise, at, n * heap.page, MADV_DONTNEED) == 0;
     int how = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
     if (heap_is_open())
-        return fallocate(heap.fd, how, (off_t)(i * heap.page), (off_t)(n * heap.page)) == 0;
+        return syscall(SYS_fallocate, heap.fd, how, (off_t)(i * heap.page), (off_t)(n * heap.page)) == 0;
     return syscall(SYS_madvise, at, n * heap.page, MADV_REMOVE) == 0;
 }
 

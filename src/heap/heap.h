@@ -48,8 +48,8 @@ static inline uint8_t *heap_base(void) { return (uint8_t *)heap_range[0]; }
 /* As many addresses as the heap has, for a copy: a limit that the program sets later leaves them to it. */
 static inline uint8_t *heap_spare(void) { return heap_base() + HEAP_BYTES; }
 
-/* Not for long, as others wait for it with the lock of a device.  A thread that forks holds it already, while handlers of the
- * program run. */
+/* Not for long, as others wait for it with the lock of a device.  Whoever has it is not cancelled.  A thread that forks holds
+ * it already, while handlers of the program run. */
 void heap_lock(void);
 void heap_unlock(void);
 void heap_lock_for_fork(void);

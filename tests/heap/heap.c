@@ -242,6 +242,36 @@ static void threads(void) {
         pthread_join(thread[i], NULL);
 }
 
+/* Calls that are no points of cancellation, of which the thread has one to come. */
+static void *call_all(void *arg) {
+    char *at = pages(MIB), *stack = pages(MIB);
+    pthread_attr_t attr;
+    fill(at, MIB, 1);
+    pthread_cancel(pthread_self());
+    pid_t pid = fork();
+    if (!pid)
+        _exit(7);
+    madvise(at, MIB, MADV_DONTNEED);
+    pthread_attr_init(&attr);
+    pthread_attr_setstack(&attr, stack, MIB);
+    free(stack);
+    free(at);
+    *(pid_t *)arg = pid;
+    return arg;
+}
+
+static void cancelled(void) {
+    for (int closes = 0; closes < 2; closes++) {
+        pthread_t thread;
+        pid_t pid;
+        void *ended;
+        int status;
+        NEED(!pthread_create(&thread, NULL, call_all, &pid) && !pthread_join(thread, &ended));
+        NEED(ended == &pid && waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 7);
+        NEED(lies_in_file(pages(PAGE), 1) == !closes && (closes || !close(fd))); /* the second time without the file */
+    }
+}
+
 /* ---------------------------------------------------------------- forks */
 
 static int child_is(void (*what)(char *), char *at, int *to_child, int *to_parent) {
@@ -723,6 +753,7 @@ int main(int argc, char **argv) {
                {"room", room, false},
                {"next", next, false},
                {"threads", threads, false},
+               {"cancelled", cancelled, false},
                {"forks", forks, false},
                {"closed", closed, false},
                {"protections", protections, false},

@@ -35,6 +35,7 @@ SIDES = [
     "room",
     "next",
     "threads",
+    "cancelled",
     "forks",
     "closed",
     "protections",
