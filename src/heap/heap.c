@@ -179,7 +179,7 @@ static void *take(uint32_t n, uint32_t aligned) {
         return NULL;
     if (!find(next_fit, pages, n, aligned, &first, &at) && !find(0, next_fit, n, aligned, &first, &at)) {
         if (aligned == 1)
-            largest = n - 1;
+            largest = n - 1; /* the next one need not look */
         return NULL;
     }
     if (!map_up_to((size_t)(at + n) * heap.page))

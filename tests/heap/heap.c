@@ -536,6 +536,9 @@ static void stacks(void) {
     pthread_attr_t other;
     NEED(lies_in_file(registered, MIB) && !pthread_attr_init(&other));
     NEED(!pthread_attr_setstack(&other, registered, MIB) && lies_in_file(registered, MIB)); /* peers write there */
+    free(registered);
+    char *again = pages(MIB); /* what was registered before does not count */
+    NEED(again == registered && !pthread_attr_setstack(&other, again, MIB) && !lies_in_file(again, 1));
     NEED(!pthread_create(&thread, &attr, fork_in_thread, NULL) && !pthread_join(thread, NULL));
     free(at);
 
@@ -548,6 +551,24 @@ static void stacks(void) {
 
 static void use_as_stack(char *at, size_t bytes) {
     NEED(!sigaltstack(&(stack_t){.ss_sp = at, .ss_size = bytes}, NULL));
+}
+
+static void gives(char *at) {
+    free(at);
+    NEED(is_all(at, MIB, 0));
+}
+
+/* It is no memory of the file any more, and forgotten as libc's is. */
+static void forgotten_stack(void) {
+    struct stat st;
+    char *at = pages(MIB);
+    fill(at, MIB, 1);
+    NEED(lies_in_file(pages(PAGE), PAGE) && !fstat(fd, &st) && st.st_blocks >= MIB / 512);
+    use_as_stack(at, MIB);
+    NEED(!fstat(fd, &st) && st.st_blocks == 0 && is_all(at, MIB, 1));
+    NEED(!madvise(at, PAGE, MADV_DONTNEED) && is_all(at, PAGE, 0) && is_all(at + PAGE, MIB - PAGE, 1));
+    NEED(!sigaltstack(&(stack_t){.ss_flags = SS_DISABLE}, NULL));
+    gives(at);
 }
 
 static void free_stacks(void) {
@@ -605,11 +626,6 @@ static void forgotten(void) {
     NEED(!mprotect(at, PAGE, PROT_READ) && !madvise(at, PAGE, MADV_DONTNEED) && is_all(at, PAGE, 0));
     NEED(!mprotect(at, PAGE, PROT_READ | PROT_WRITE));
     NEED(end_of(forgets, at) == 0);
-}
-
-static void gives(char *at) {
-    free(at);
-    NEED(is_all(at, MIB, 0));
 }
 
 /* Long runs are no memory any more; a child's are not its parent's. */
@@ -763,6 +779,7 @@ int main(int argc, char **argv) {
                {"masks", masks, false},
                {"stacks", stacks, false},
                {"free stacks", free_stacks, false},
+               {"forgotten stack", forgotten_stack, false},
                {"half a stack", half_a_stack, false},
                {"spawns", spawns, false},
                {"forgotten", forgotten, false},

@@ -44,6 +44,7 @@ SIDES = [
     "masks",
     "stacks",
     "free stacks",
+    "forgotten stack",
     "half a stack",
     "spawns",
     "forgotten",
