@@ -53,6 +53,27 @@ def test_programs_that_cannot_be_started(rnic: Start, runtime: Path) -> None:
     assert not list(runtime.iterdir())
 
 
+def test_text_is_a_script_of_the_shell(rnic: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "script"
+    script.write_text('echo "$0 $*"; exit 7\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    for name in (script, "script"):
+        end = rnic("run", name, "a", "b").wait()
+        assert (end.status, end.out) == (7, f"{script} a b\n")
+    script.write_bytes(b"\0\0\0\0")
+    end = rnic("run", script).wait()
+    assert (end.status, end.err) == (126, f"rnic: {script}: Exec format error\n")
+
+
+def test_what_is_no_file_is_not_opened(rnic: Start, tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo, 0o755)
+    for words in ([fifo], ["--check", fifo]):
+        end = rnic("run", *words).wait()
+        assert (end.status, "Permission denied" in end.err) == (125 if len(words) > 1 else 126, True)
+
+
 def test_empty_word_is_no_program(rnic: Start) -> None:
     end = rnic("run", "").wait()
     assert (end.status, "name a program" in end.err) == (125, True)
@@ -195,13 +216,15 @@ def test_check_of_a_program(rnic: Start, tmp_path: Path) -> None:
     script.write_text("#!/bin/sh\n")
     script.chmod(0o755)
     assert "a script for /bin/sh" in rnic("run", "--check", script).wait().out
+    script.write_text("true\n")
+    assert "a script for /bin/sh" in rnic("run", "--check", script).wait().out
     binary = f"./{os.path.relpath(shutil.which('sleep') or '')}"
     assert "a script for" not in rnic("run", "--check", binary).wait().out
     script.chmod(0o644)
     end = rnic("run", "--check", script).wait()
     assert (end.status, "it is there, but is no executable file" in end.err) == (126, True)
     text = tmp_path / "text"
-    text.write_text("no program")
+    text.write_bytes(b"no program\0")
     text.chmod(0o755)
     end = rnic("run", "--check", text).wait()
     assert (end.status, "it is no ELF file" in end.out) == (1, True)

@@ -15,7 +15,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from errno import EACCES, ENOENT
+from errno import EACCES, ENOENT, ENOEXEC
 from pathlib import Path
 from typing import Any
 
@@ -226,11 +226,22 @@ def _looked_at(program: str) -> elf.Elf | None:
 
 def _start(words: tuple[str, ...], environment: dict[str, str], mask: set[int]) -> int:
     try:
-        return os.posix_spawnp(words[0], words, environment, setsigmask=mask, setsigdef=_SPOILT)
+        return _spawn(words, environment, mask)
     except FileNotFoundError as error:
         raise _NotFound(words[0], error) from None
     except OSError as error:
         raise _NotStarted(words[0], error) from None
+
+
+def _spawn(words: tuple[str, ...], environment: dict[str, str], mask: set[int]) -> int:
+    try:
+        return os.posix_spawnp(words[0], words, environment, setsigmask=mask, setsigdef=_SPOILT)
+    except OSError as error:
+        where = shutil.which(words[0])
+        if error.errno != ENOEXEC or where is None or not elf.is_text(Path(where)):
+            raise
+        shell = (str(elf.SHELL), where, *words[1:])
+        return os.posix_spawn(shell[0], shell, environment, setsigmask=mask, setsigdef=_SPOILT)
 
 
 def _raise_limit() -> None:

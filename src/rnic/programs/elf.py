@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from rnic.records import Record
 
+SHELL = Path("/bin/sh")
 _MAGIC = b"\x7fELF"
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
 _DT_STRTAB, _DT_STRSZ = 5, 10
@@ -123,13 +124,26 @@ def _names(file: BinaryIO, parts: list[_Part], form: str) -> bytes:
 def program_of(path: Path) -> Path:
     """The file that is started: of a script its interpreter, else the file itself."""
     for _ in range(_MOST_SCRIPTS):
-        with _opened(path) as file:
-            first = file.readline(256)
+        first = _first_line(path)
         words = first[2:].decode(errors="replace").split() if first.startswith(b"#!") else []
         if not words:
-            break
+            return SHELL if _is_text(first) else path
         path = Path(words[0])
     return path
+
+
+def is_text(path: Path) -> bool:
+    """Whether a file that the kernel does not start is one for the shell, as env(1) and others take it."""
+    return _is_text(_first_line(path))
+
+
+def _first_line(path: Path) -> bytes:
+    with _opened(path) as file:
+        return file.readline(256)
+
+
+def _is_text(first: bytes) -> bool:
+    return not first.startswith(_MAGIC) and b"\0" not in first
 
 
 def other_libc(elf: Elf, ours: Elf) -> str:
