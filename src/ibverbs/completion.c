@@ -156,7 +156,7 @@ EXPORT int ibv_get_cq_event(struct ibv_comp_channel *pub, struct ibv_cq **out, v
     if (failed("get_cq_event", rc, NULL))
         return -1;
     while ((rc = QUIETLY(c->ops->get_cq_event(((struct channel *)pub)->nic, &nic, &err))) == -EAGAIN) {
-        int why = device_gone(c) ? EIO : shown_wait(pub->fd);
+        int why = device_gone(c) ? EIO : shown_wait(c, pub->fd, ((struct channel *)pub)->nic);
         if (why) {
             errno = why;
             return -1;

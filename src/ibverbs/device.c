@@ -3,8 +3,6 @@
  * The devices of this process, open contexts, and what they take back at their end.
  */
 #include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -157,32 +155,13 @@ int shown_descriptor(struct rnic_context *nic, int fd) {
     return -1;
 }
 
-/* Whether each handler that may have run in this thread lets calls go on after it.  poll(2) ends after all of them, and does
- * not say which one it was. */
-static bool handlers_restart(void) {
-    struct sigaction action;
-    sigset_t blocked;
-    if (pthread_sigmask(SIG_BLOCK, NULL, &blocked))
-        return false;
-    for (int i = 1; i < NSIG; i++) {
-        bool runs = !sigismember(&blocked, i) && !sigaction(i, NULL, &action) && action.sa_handler != SIG_DFL &&
-                    action.sa_handler != SIG_IGN;
-        if (runs && !(action.sa_flags & SA_RESTART))
-            return false;
-    }
-    return true;
-}
-
-int shown_wait(int fd) {
-    struct pollfd wait = {.fd = fd, .events = POLLIN};
-    int flags = fcntl(fd, F_GETFL);
+int shown_wait(struct context *c, int shown, struct rnic_comp_channel *channel) {
+    int flags = fcntl(shown, F_GETFL);
     if (flags < 0)
         return errno;
     if (flags & O_NONBLOCK)
         return EAGAIN;
-    if (poll(&wait, 1, -1) >= 0 || (errno == EINTR && handlers_restart()))
-        return 0;
-    return errno;
+    return -JUST_CALL(c->ops, wait, c->nic, channel);
 }
 
 /* ---------------------------------------------------------------- a context */

@@ -78,7 +78,7 @@ EXPORT int ibv_get_async_event(struct ibv_context *context, struct ibv_async_eve
     if (failed("get_async_event", rc, NULL))
         return -1;
     while ((rc = JUST_CALL(c->ops, get_async_event, c->nic, &got, &err)) == -EAGAIN) {
-        int why = device_gone(c) ? EIO : shown_wait(context->async_fd);
+        int why = device_gone(c) ? EIO : shown_wait(c, context->async_fd, NULL);
         if (why) {
             errno = why;
             return -1;

@@ -247,8 +247,9 @@ struct ibv_context *compat_context(struct ibv_context *context);
 /* A descriptor that is readable when fd is or the device has failed, and blocking or not as the program sets it: -1 and
  * errno. */
 int shown_descriptor(struct rnic_context *nic, int fd);
-/* Waits as a read of that descriptor would: 0, look again; or an errno (EAGAIN: it does not block). */
-int shown_wait(int fd);
+/* Waits as a read of that descriptor would, for the channel's events, or with NULL for asynchronous ones: 0, look again; or an
+ * errno (EAGAIN: it does not block). */
+int shown_wait(struct context *c, int shown, struct rnic_comp_channel *channel);
 
 /* What an open context's tables get: of what the provider has. */
 #define GIVE(table, name, ops, verb, function)                                                                         \

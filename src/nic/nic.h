@@ -654,6 +654,9 @@ struct rnic_ops {
     int (*ack_async_event)(struct rnic_context *ctx, const struct rnic_async_event *event, struct rnic_err *err);
     /* A descriptor of the context that becomes readable when the device fails, and stays so. */
     int (*failed_fd)(struct rnic_context *ctx);
+    /* Waits until failed_fd is readable or ch->fd is (NULL: async_fd), as a blocking read(2) does: 0, look again; -EINTR, after
+     * a signal whose handler is without SA_RESTART.  A point of cancellation. */
+    int (*wait)(struct rnic_context *ctx, struct rnic_comp_channel *ch);
 };
 
 /* A row of a provider's extensions: nic_ext.h. */

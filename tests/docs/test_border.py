@@ -43,7 +43,7 @@ OTHERWISE = {
     "post_send_whole": "ibv_wr_complete",
     "query_rt_values": "ibv_query_rt_values_ex",
 }
-BESIDE = {"failed_fd"}
+BESIDE = {"failed_fd", "wait"}
 """What a library in front of a device needs in order to wait as libibverbs does; each is named in nic.h."""
 
 

@@ -74,6 +74,7 @@ static void channel_push(struct channel *ch, struct cq *cq) {
         ch->last = cq;
     }
     semaphore_raise(ch->pub.fd); /* under the lock: what counts there is pending, or somebody else's wake-up */
+    sleepers_wake(&ch->sleepers);
     pthread_mutex_unlock(&ch->lock);
 }
 

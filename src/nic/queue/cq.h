@@ -13,6 +13,7 @@
 
 #include "base/listed.h"
 #include "nic.h"
+#include "queue/sleepers.h"
 
 /* What the completion queues of a device share. */
 struct cq_timing {
@@ -26,6 +27,7 @@ enum cq_arm { CQ_NOT_ARMED, CQ_ARMED_SOLICITED, CQ_ARMED_ANY };
 
 struct channel {
     struct rnic_comp_channel pub; /* fd: eventfd semaphore, one count an event, and those of who shares it */
+    sleepers sleepers;            /* who waits for an event, or for the device's failure */
     pthread_mutex_t lock;         /* of the list and of the pending counts of its CQs */
     struct cq *first, *last;      /* CQs with pending events */
     int cqs;                      /* that report here; device's lock */

@@ -34,6 +34,11 @@ void event_queue_free(struct event_queue *q) {
     pthread_mutex_destroy(&q->lock);
 }
 
+static void raise_fd(struct event_queue *q, int fd) {
+    semaphore_raise(fd);
+    sleepers_wake(&q->sleepers);
+}
+
 void event_push(struct event_queue *q, const struct rnic_async_event *event) {
     pthread_mutex_lock(&q->lock);
     bool room = q->head - q->tail <= q->mask;
@@ -41,10 +46,10 @@ void event_push(struct event_queue *q, const struct rnic_async_event *event) {
         q->ring[q->head++ & q->mask] = *event; /* else nobody reads them: the oldest 1024 stay */
     pthread_mutex_unlock(&q->lock);
     if (room)
-        semaphore_raise(q->fd);
+        raise_fd(q, q->fd);
 }
 
-void event_end(struct event_queue *q) { semaphore_raise(q->end_fd); }
+void event_end(struct event_queue *q) { raise_fd(q, q->end_fd); }
 
 /* ---------------------------------------------------------------- acknowledgement */
 
@@ -86,7 +91,7 @@ int event_take(struct event_queue *q, struct rnic_async_event *event) {
         *event = q->ring[q->tail++ & q->mask];
     pthread_mutex_unlock(&q->lock);
     if (rc)
-        semaphore_raise(q->fd); /* it is there still */
+        raise_fd(q, q->fd); /* it is there still */
     return rc ? rc : any;
 }
 

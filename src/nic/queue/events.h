@@ -8,10 +8,12 @@
 #include <pthread.h>
 
 #include "nic.h"
+#include "queue/sleepers.h"
 
 struct event_queue {
-    int fd;     /* eventfd semaphore, one count an event */
-    int end_fd; /* readable when the last event has come */
+    int fd;            /* eventfd semaphore, one count an event */
+    int end_fd;        /* readable when the last event has come */
+    sleepers sleepers; /* who waits for one of the two */
     pthread_mutex_t lock;
     struct rnic_async_event *ring;
     uint32_t head, tail, mask;

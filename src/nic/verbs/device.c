@@ -174,6 +174,16 @@ static int soft_ack_async_event(struct rnic_context *ctx, const struct rnic_asyn
 
 static int soft_failed_fd(struct rnic_context *ctx) { return dev_of(ctx)->nic.events.end_fd; }
 
+static int soft_wait(struct rnic_context *ctx, struct rnic_comp_channel *ch) {
+    struct dev *dev = dev_of(ctx);
+    struct event_queue *events = &dev->nic.events;
+    struct pollfd fds[] = {{.fd = ch ? ch->fd : events->fd, .events = POLLIN},
+                           {.fd = events->end_fd, .events = POLLIN}};
+    if (atomic_load(&dev->dead))
+        return 0; /* whoever looks again is told */
+    return sleepers_wait(ch ? &((struct channel *)ch)->sleepers : &events->sleepers, fds, 2);
+}
+
 const struct rnic_ops soft_ops = {
     .close = soft_close,
     .close_all = soft_close_all,
@@ -268,6 +278,7 @@ const struct rnic_ops soft_ops = {
     .get_async_event = soft_get_async_event,
     .ack_async_event = soft_ack_async_event,
     .failed_fd = soft_failed_fd,
+    .wait = soft_wait,
 };
 
 /* ---------------------------------------------------------------- what libibverbs does not have */

@@ -609,6 +609,7 @@ cdef extern from "nic.h" nogil:
         int (*get_async_event)(rnic_context *, rnic_async_event *, rnic_err *) noexcept nogil
         int (*ack_async_event)(rnic_context *, const rnic_async_event *, rnic_err *) noexcept nogil
         int (*failed_fd)(rnic_context *) noexcept nogil
+        int (*wait)(rnic_context *, rnic_comp_channel *) noexcept nogil
 
     struct rnic_env_row:
         const char *name

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * signals.c DEVICE: who waits for an event goes on after signals whose handlers ask for it (SA_RESTART), as in read(2), and
- * ends with EINTR after one whose handler does not.
+ * ends with EINTR after one whose handler does not, also one that takes itself away.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* struct sigaction */
@@ -9,12 +9,13 @@
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
-enum { MANY = 10 };
+enum { MANY = 10, MOST = 2000 };
 
 #define NEED(what)                                                                                                     \
     do {                                                                                                               \
@@ -26,9 +27,12 @@ enum { MANY = 10 };
 
 static pthread_t waits;
 static volatile int handled, has_ended;
+static void (*volatile leaves)(int); /* what a handler makes of its signal, or NULL */
+static int flags_of_last;
 
 static void handler(int number) {
-    (void)number;
+    if (leaves)
+        signal(number, leaves);
     handled++;
 }
 
@@ -37,9 +41,13 @@ static void handle(int number, int flags) {
     NEED(!sigaction(number, &action, NULL));
 }
 
-static void interrupt(int number) {
+static void nap(void) {
     const struct timespec ms = {.tv_nsec = 1000000};
     nanosleep(&ms, NULL);
+}
+
+static void interrupt(int number) {
+    nap();
     NEED(!pthread_kill(waits, number));
 }
 
@@ -52,6 +60,21 @@ static void *interrupts(void *arg) {
     handle(SIGUSR2, 0);
     while (!has_ended)
         interrupt(SIGUSR2);
+    return arg;
+}
+
+/* A signal that comes before the wait is handled, and interrupts nothing: so there are some. */
+static void *interrupts_once(void *arg) {
+    for (int i = 0; i < MOST && !has_ended; i++) {
+        int before = handled;
+        handle(SIGUSR1, flags_of_last);
+        interrupt(SIGUSR1);
+        while (handled == before)
+            sched_yield();
+    }
+    for (int i = 0; i < MOST && !has_ended; i++)
+        nap();
+    NEED(has_ended);
     return arg;
 }
 
@@ -82,6 +105,26 @@ static void is_interrupted(struct ibv_context *context, int (*get)(struct ibv_co
     NEED(!pthread_join(thread, NULL));
 }
 
+static void is_interrupted_once(struct ibv_context *context, int (*get)(struct ibv_context *), void (*then)(int),
+                                int flags) {
+    pthread_t thread;
+    handled = has_ended = 0;
+    leaves = then;
+    flags_of_last = flags;
+    NEED(!pthread_create(&thread, NULL, interrupts_once, NULL));
+    NEED(get(context) == -1 && errno == EINTR);
+    has_ended = 1;
+    NEED(!pthread_join(thread, NULL));
+    leaves = NULL;
+}
+
+static void is_interrupted_by_all(struct ibv_context *context, int (*get)(struct ibv_context *)) {
+    is_interrupted(context, get);
+    is_interrupted_once(context, get, SIG_DFL, 0);
+    is_interrupted_once(context, get, SIG_IGN, 0);
+    is_interrupted_once(context, get, NULL, (int)SA_RESETHAND);
+}
+
 int main(int argc, char **argv) {
     struct ibv_device **list = ibv_get_device_list(NULL);
     struct ibv_context *context = NULL;
@@ -92,7 +135,7 @@ int main(int argc, char **argv) {
     ibv_free_device_list(list);
     NEED(context);
     waits = pthread_self();
-    is_interrupted(context, get_cq_event);
-    is_interrupted(context, get_async_event);
+    is_interrupted_by_all(context, get_cq_event);
+    is_interrupted_by_all(context, get_async_event);
     return ibv_close_device(context);
 }
