@@ -217,7 +217,9 @@ static int wr_complete(struct ibv_qp_ex *pub) {
     int rc = -b->error;
     if (!rc && b->ndrafts) {
         link_up(b);
-        rc = CALL(context_of(pub->qp_base.context)->ops, post_send_whole, qp->nic, &b->drafts->wr, &bad, &err);
+        rc = FAILS(post_send_whole)
+                 ?: CALL_BY(QUIETLY, context_of(pub->qp_base.context)->ops, post_send_whole, qp->nic, &b->drafts->wr,
+                            &bad, &err);
     }
     pthread_mutex_unlock(&b->lock);
     return failed("wr_complete", rc == -EOPNOTSUPP ? -EINVAL : rc, &err); /* as drivers and post_send() */

@@ -3,15 +3,13 @@
  * Completion channels and queues (man ibv_create_cq, ibv_get_cq_event).  The device's own acknowledgement of an event is
  * given with that of the program, which is counted here as well, as it is what destroying waits for.
  */
-#include <unistd.h>
-
 #include "lib.h"
 
 /* ---------------------------------------------------------------- channels */
 
 static void free_channel(void *whole) {
     struct channel *channel = whole;
-    close(channel->pub.fd);
+    shown_close(channel->pub.fd);
     free(channel);
 }
 
@@ -24,7 +22,7 @@ EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *aske
     int fd = rc ? -1 : shown_descriptor(c->nic, channel->nic->fd);
     if (!rc && fd < 0) {
         rc = -errno;
-        c->ops->destroy_comp_channel(channel->nic, NULL);
+        UNCANCELLED(c->ops->destroy_comp_channel(channel->nic, NULL));
     }
     if (rc) {
         free(channel);
@@ -155,7 +153,7 @@ EXPORT int ibv_get_cq_event(struct ibv_comp_channel *pub, struct ibv_cq **out, v
     int rc = FAILS(get_cq_event);
     if (failed("get_cq_event", rc, NULL))
         return -1;
-    while ((rc = QUIETLY(c->ops->get_cq_event(((struct channel *)pub)->nic, &nic, &err))) == -EAGAIN) {
+    while ((rc = UNCANCELLED(c->ops->get_cq_event(((struct channel *)pub)->nic, &nic, &err))) == -EAGAIN) {
         int why = device_gone(c) ? EIO : shown_wait(c, pub->fd, ((struct channel *)pub)->nic);
         if (why) {
             errno = why;

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/epoll.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "layout.h"
@@ -16,9 +17,9 @@
 
 int refused(const char *verb, int rc, const char *why) {
     if (rnic_env_verbs_debug() && why && *why)
-        fprintf(stderr, "rnic: ibv_%s: %s (%s)\n", verb, why, strerror(abs(rc)));
+        UNCANCELLED(fprintf(stderr, "rnic: ibv_%s: %s (%s)\n", verb, why, strerror(abs(rc))));
     else if (rnic_env_verbs_debug())
-        fprintf(stderr, "rnic: ibv_%s: %s\n", verb, strerror(abs(rc)));
+        UNCANCELLED(fprintf(stderr, "rnic: ibv_%s: %s\n", verb, strerror(abs(rc))));
     errno = abs(rc);
     return errno;
 }
@@ -97,7 +98,7 @@ static int append_all(struct list *list, const struct rnic_provider *provider) {
     int room = 16, n;
     for (;; room = n) {
         struct rnic_device_info *larger = realloc(info, (size_t)room * sizeof *info);
-        n = larger ? QUIETLY(provider->list(larger, room, &err)) : -ENOMEM;
+        n = larger ? UNCANCELLED(provider->list(larger, room, &err)) : -ENOMEM;
         info = larger ? larger : info;
         if (n <= room)
             break;
@@ -150,10 +151,13 @@ int shown_descriptor(struct rnic_context *nic, int fd) {
     if (shown < 0 || (!add(shown, fd) && (!nic->ops->failed_fd || !add(shown, nic->ops->failed_fd(nic)))))
         return shown;
     int why = errno;
-    close(shown);
+    shown_close(shown);
     errno = why;
     return -1;
 }
+
+/* close() of the C library is a point of cancellation. */
+void shown_close(int shown) { syscall(SYS_close, shown); }
 
 int shown_wait(struct context *c, int shown, struct rnic_comp_channel *channel) {
     int flags = fcntl(shown, F_GETFL);
@@ -161,7 +165,7 @@ int shown_wait(struct context *c, int shown, struct rnic_comp_channel *channel) 
         return errno;
     if (flags & O_NONBLOCK)
         return EAGAIN;
-    return -JUST_CALL(c->ops, wait, c->nic, channel);
+    return -CALL_BY(QUIETLY, c->ops, wait, c->nic, channel);
 }
 
 /* ---------------------------------------------------------------- a context */
@@ -191,7 +195,7 @@ static struct ibv_context *show(struct rnic_context *nic, struct ibv_device *dev
     if (fd < 0) {
         int why = c ? errno : ENOMEM;
         free(c);
-        nic->ops->close(nic, NULL);
+        UNCANCELLED(nic->ops->close(nic, NULL));
         errno = why;
         return NULL;
     }
@@ -219,7 +223,7 @@ EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device) {
     attr.pkeys = pkeys;
     attr.num_pkeys = n > 0 ? (uint32_t)n : 0;
     if (rc >= 0)
-        rc = QUIETLY(((struct device *)device)->provider->open(device->name, &attr, &nic, &err));
+        rc = UNCANCELLED(((struct device *)device)->provider->open(device->name, &attr, &nic, &err));
     return rc < 0 ? failed_null("open_device", rc, &err) : show(nic, device);
 }
 
@@ -235,7 +239,7 @@ EXPORT struct ibv_context *ibv_import_device(int cmd_fd) {
         return failed_null("import_device", rc, &err);
     struct device *device = know_device(nic->provider, &info);
     if (!device) {
-        nic->ops->close(nic, NULL);
+        UNCANCELLED(nic->ops->close(nic, NULL));
         return failed_null("import_device", -ENOMEM, NULL);
     }
     return show(nic, &device->pub);
@@ -298,23 +302,20 @@ static void free_left(const struct rnic_context *nic) {
 /* Kernels free everything when a descriptor of theirs is closed, and programs count on that. */
 static int end(struct context *c, struct rnic_err *err) {
     struct rnic_context *nic = c->nic;
-    int cancel_state;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
     pthread_mutex_lock(&closing);
     int rc = c->ops->close_all ? c->ops->close_all(nic, err) : c->ops->close(nic, err);
     if (rc >= 0) {
-        close(c->ex.context.async_fd);
+        shown_close(c->ex.context.async_fd);
         c->next = left;
         left = c;
     }
     if (rc == 0)
         free_left(nic);
     pthread_mutex_unlock(&closing);
-    pthread_setcancelstate(cancel_state, NULL);
     return rc;
 }
 
 EXPORT int ibv_close_device(struct ibv_context *context) {
     struct rnic_err err = {0};
-    return -failed("close_device", QUIETLY(end(context_of(context), &err)), &err);
+    return -failed("close_device", UNCANCELLED(end(context_of(context), &err)), &err);
 }

@@ -35,8 +35,8 @@ int fail_next(int call) {
         if (rules[i].call != call || !rnic_fail_hits(&rules[i], n))
             continue;
         if (rnic_env_verbs_debug())
-            fprintf(stderr, "rnic: ibv_%s: call %llu is to fail, by RNIC_FAIL\n", rnic_fail_name(call),
-                    (unsigned long long)n);
+            UNCANCELLED(fprintf(stderr, "rnic: ibv_%s: call %llu is to fail, by RNIC_FAIL\n", rnic_fail_name(call),
+                                (unsigned long long)n));
         errno = rules[i].error;
         return -rules[i].error;
     }

@@ -177,7 +177,8 @@ void *failed_null(const char *verb, int rc, const struct rnic_err *err);
 int refused(const char *verb, int rc, const char *why);
 /* What a provider lacks is EOPNOTSUPP. */
 #define LACKS "devices of this provider do not have this verb"
-#define JUST_CALL(ops, verb, ...) ((ops)->verb ? QUIETLY((ops)->verb(__VA_ARGS__)) : -EOPNOTSUPP)
+#define CALL_BY(how, ops, verb, ...) ((ops)->verb ? how((ops)->verb(__VA_ARGS__)) : -EOPNOTSUPP)
+#define JUST_CALL(ops, verb, ...) CALL_BY(UNCANCELLED, ops, verb, __VA_ARGS__)
 /* A device's verb, and errno is what it was, whatever the device has tried meanwhile: programs read it after a verb that has
  * succeeded, as that leaves it alone with a kernel.  failed() sets it. */
 #define QUIETLY(call)                                                                                                  \
@@ -186,6 +187,16 @@ int refused(const char *verb, int rc, const char *why);
         __typeof__(call) answer_ = (call);                                                                             \
         *errno_at_ = errno_was_;                                                                                       \
         answer_;                                                                                                       \
+    })
+/* The same, and no thread is cancelled in it: with what the device has taken and the library does not know yet.  Posting and
+ * polling have no points of cancellation, and do without. */
+#define UNCANCELLED(call)                                                                                              \
+    ({                                                                                                                 \
+        int cancel_was_;                                                                                               \
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_was_);                                                  \
+        __typeof__(call) got_ = QUIETLY(call);                                                                         \
+        pthread_setcancelstate(cancel_was_, NULL);                                                                     \
+        got_;                                                                                                          \
     })
 /* The same for what a program has called: it may be that this call is to fail. */
 #define CALL(ops, verb, ...) (FAILS(verb) ?: JUST_CALL(ops, verb, __VA_ARGS__))
@@ -247,6 +258,7 @@ struct ibv_context *compat_context(struct ibv_context *context);
 /* A descriptor that is readable when fd is or the device has failed, and blocking or not as the program sets it: -1 and
  * errno. */
 int shown_descriptor(struct rnic_context *nic, int fd);
+void shown_close(int shown);
 /* Waits as a read of that descriptor would, for the channel's events, or with NULL for asynchronous ones: 0, look again; or an
  * errno (EAGAIN: it does not block). */
 int shown_wait(struct context *c, int shown, struct rnic_comp_channel *channel);

@@ -231,7 +231,7 @@ EXPORT int ibv_rereg_mr(struct ibv_mr *pub, int flags, struct ibv_pd *pd, void *
 static int end_mr(struct mr *mr, const char *verb) {
     const struct rnic_ops *ops = context_of(mr->pub.context)->ops;
     struct rnic_err err = {0};
-    int rc = mr->imported ? QUIETLY(ops->unimport_mr(mr->nic, &err)) : CALL(ops, dereg_mr, mr->nic, &err);
+    int rc = mr->imported ? UNCANCELLED(ops->unimport_mr(mr->nic, &err)) : CALL(ops, dereg_mr, mr->nic, &err);
     if (rc)
         return failed(verb, rc, &err);
     object_remove(mr->pub.context, &mr->object);
@@ -329,7 +329,7 @@ static struct ibv_dm *alloc_dm(struct ibv_context *context, struct ibv_alloc_dm_
 static int end_dm(struct dm *dm, const char *verb) {
     const struct rnic_ops *ops = context_of(dm->pub.context)->ops;
     struct rnic_err err = {0};
-    int rc = dm->imported ? QUIETLY(ops->unimport_dm(dm->nic, &err)) : CALL(ops, free_dm, dm->nic, &err);
+    int rc = dm->imported ? UNCANCELLED(ops->unimport_dm(dm->nic, &err)) : CALL(ops, free_dm, dm->nic, &err);
     if (rc)
         return failed(verb, rc, &err);
     object_remove(dm->pub.context, &dm->object);
@@ -356,7 +356,7 @@ EXPORT struct ibv_pd *ibv_import_pd(struct ibv_context *context, uint32_t handle
 EXPORT void ibv_unimport_pd(struct ibv_pd *pub) {
     struct pd *pd = (struct pd *)pub;
     struct rnic_err err = {0};
-    if (failed("unimport_pd", QUIETLY(context_of(pub->context)->ops->unimport_pd(pd->nic, &err)), &err))
+    if (failed("unimport_pd", UNCANCELLED(context_of(pub->context)->ops->unimport_pd(pd->nic, &err)), &err))
         return;
     object_remove(pub->context, &pd->object);
     free(pd);

@@ -179,7 +179,7 @@ static int gid_entry(struct ibv_context *context, uint32_t port, uint32_t index,
     struct context *c = context_of(context);
     struct rnic_gid_entry got;
     struct rnic_err err = {0};
-    int rc = QUIETLY(c->ops->query_gid(c->nic, (int)port, (int)index, &got, &err));
+    int rc = UNCANCELLED(c->ops->query_gid(c->nic, (int)port, (int)index, &got, &err));
     if (rc)
         return failed("query_gid", rc, &err);
     if (!memcmp(&got.gid, &no_gid, sizeof no_gid))

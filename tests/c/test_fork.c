@@ -53,8 +53,27 @@ static void a_child_beside_one_that_lists_devices(void) { fork_beside(list_devic
 
 static void a_child_beside_one_that_opens_and_closes(void) { fork_beside(open_and_close); }
 
+static void *list_cancelled(void *arg) {
+    struct rnic_device_info some[4];
+    CHECK_EQ(pthread_cancel(pthread_self()), 0);
+    CHECK(rnic_soft.list(some, 4, NULL) >= 1);
+    return arg;
+}
+
+/* Fork waits for who lists or opens devices. */
+static void a_child_after_a_thread_that_was_to_be_cancelled_meanwhile(void) {
+    pthread_t thread;
+    CHECK_EQ(pthread_create(&thread, NULL, list_cancelled, &done), 0);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    CHECK_EQ(waitpid(child, NULL, 0), child);
+}
+
 int main(void) {
     RUN(a_child_beside_one_that_lists_devices);
     RUN(a_child_beside_one_that_opens_and_closes);
+    RUN(a_child_after_a_thread_that_was_to_be_cancelled_meanwhile);
     return check_done();
 }

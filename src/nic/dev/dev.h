@@ -142,9 +142,10 @@ void demux_datagram(struct dev *dev, struct port *port, const struct udp_datagra
  * unregister: false: it has other owners, and stays; with a device that is busy, disown is asked first. */
 void fork_register(struct dev *dev);
 /* From here on, and until let_in, this thread makes or closes descriptors that no lock of a registered device covers: no
- * fork comes in between.  Not while such a lock is held, and not twice. */
-void fork_keep_out(void);
-void fork_let_in(void);
+ * fork comes in between, and the thread is not cancelled.  Not while such a lock is held, and not twice.  keep_out is what
+ * let_in is told: whether it could be cancelled. */
+int fork_keep_out(void);
+void fork_let_in(int cancel_state);
 void fork_arrange(struct netdev *dev);
 struct dev *fork_adopt(int cmd_fd);
 bool fork_disown(struct dev *dev);

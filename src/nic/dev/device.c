@@ -121,13 +121,13 @@ static int open_device(const struct rnic_device_info *info, const struct rnic_op
 int device_open(const char *name, const struct rnic_open_attr *attr, const struct rnic_provider *provider,
                 struct dev **out, struct rnic_err *err) {
     struct rnic_device_info info;
-    fork_keep_out();
+    int cancel_state = fork_keep_out();
     int rc = device_find(name, NULL, &info, err);
     if (!rc)
         rc = open_device(&info, attr, provider, out, err);
     if (!rc)
         fork_register(*out);
-    fork_let_in();
+    fork_let_in(cancel_state);
     if (!rc)
         ports_settle(&(*out)->net);
     return rc;
@@ -163,9 +163,9 @@ int device_import(int cmd_fd, const struct rnic_provider *provider, struct dev *
     *out = fork_adopt(cmd_fd);
     if (*out)
         return 0;
-    fork_keep_out();
+    int cancel_state = fork_keep_out();
     int rc = open_beside(cmd_fd, provider, out, err);
-    fork_let_in();
+    fork_let_in(cancel_state);
     if (!rc)
         ports_settle(&(*out)->net);
     return rc;
@@ -183,9 +183,9 @@ static void wait_for_room(struct dev *dev) {
 int device_close(struct rnic_context *ctx) {
     struct dev *dev = dev_of(ctx);
     wait_for_room(dev); /* while forks need not wait for us */
-    fork_keep_out();
+    int cancel_state = fork_keep_out();
     if (fork_unregister(dev))
         close_parts(dev);
-    fork_let_in();
+    fork_let_in(cancel_state);
     return 0;
 }

@@ -21,20 +21,24 @@ static int cancel_state; /* before, of the thread that forks, which is not cance
 
 static void install(void);
 
-void fork_keep_out(void) {
+int fork_keep_out(void) {
+    int state;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
     pthread_once(&once, install);
     pthread_mutex_lock(&devices_lock);
     while (forking)
         pthread_cond_wait(&changed, &devices_lock);
     keeping_out++;
     pthread_mutex_unlock(&devices_lock);
+    return state;
 }
 
-void fork_let_in(void) {
+void fork_let_in(int state) {
     pthread_mutex_lock(&devices_lock);
     keeping_out--;
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&devices_lock);
+    pthread_setcancelstate(state, NULL);
 }
 
 /* Descriptors are copied first and memory later: a thread that made or closed one in between would leave the child with a

@@ -111,9 +111,9 @@ static int wanted_devices(struct rnic_device_info **out, struct rnic_err *err) {
 
 int device_list(struct rnic_device_info *list, int max, struct rnic_err *err) {
     struct rnic_device_info *all;
-    fork_keep_out();
+    int cancel_state = fork_keep_out();
     int n = wanted_devices(&all, err);
-    fork_let_in();
+    fork_let_in(cancel_state);
     for (int i = 0; i < n && i < max; i++)
         list[i] = all[i];
     free(all);

@@ -3,6 +3,10 @@
  * Verbs are no points of cancellation: a thread that is to be cancelled (pthread_cancel) goes on in them, and leaves no
  * lock of the device held.
  */
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "check.h"
 #include "lib.h"
 
@@ -98,8 +102,43 @@ static void test_nor_where_all_goes_by_packets(void) {
     unsetenv("RNIC_LOCAL");
 }
 
+static void other_verbs(void) {
+    struct ibv_xrcd_init_attr of_nobody = {
+        .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1, .oflags = O_CREAT};
+    struct ibv_alloc_dm_attr dm_attr = {.length = sizeof memory};
+    struct ibv_gid_entry entry;
+    struct ibv_xrcd *xrcd = ibv_open_xrcd(context, &of_nobody);
+    struct ibv_dm *dm = ibv_alloc_dm(context, &dm_attr);
+    CHECK(xrcd && dm);
+    CHECK_EQ(ibv_close_xrcd(xrcd), 0);
+    CHECK_EQ(ibv_free_dm(dm), 0);
+    CHECK_EQ(ibv_query_gid_ex(context, 1, 0, &entry, 0), 0);
+}
+
+static void *live(void *arg) {
+    CHECK_EQ(pthread_cancel(pthread_self()), 0);
+    open_device();
+    connect_qp();
+    other_verbs();
+    close_device();
+    return arg;
+}
+
+static void test_nor_in_those_that_make_and_end_things(void) {
+    pthread_t thread;
+    void *end;
+    CHECK_EQ(pthread_create(&thread, NULL, live, memory), 0);
+    CHECK_EQ(pthread_join(thread, &end), 0);
+    CHECK(end == memory);
+    pid_t child = fork(); /* it would wait for who opens or closes a device */
+    if (!child)
+        _exit(0);
+    CHECK_EQ(waitpid(child, NULL, 0), child);
+}
+
 int main(void) {
     RUN(test_a_thread_is_not_cancelled_in_verbs);
     RUN(test_nor_where_all_goes_by_packets);
+    RUN(test_nor_in_those_that_make_and_end_things);
     return check_done();
 }
