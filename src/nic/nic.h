@@ -497,7 +497,7 @@ struct rnic_ops {
      * is told any more; those that are not acknowledged hold nothing back.
      *
      * 0, or 1: the context has another owner in this process (import), to whom all objects are left.  -EBUSY: a process that
-     * has been stopped is inside a copy; what stands before that in the order above has gone, and the call can be made again.
+     * has been stopped is inside a copy; all objects are there, queue pairs perhaps in the error state, and the call can be made again.
      * No thread may be in another call with the context or what is in it.  Descriptors go without a word to who waits for
      * them: wake such threads first, and have them leave. */
     int (*close_all)(struct rnic_context *ctx, struct rnic_err *err);

@@ -183,6 +183,25 @@ static void test_a_peer_that_stands_still_keeps_up_its_own_queue_pairs_alone(voi
     live_close(&c);
 }
 
+static void test_a_context_that_cannot_be_closed_with_all_keeps_it(void) {
+    struct rnic_mr *mr;
+    live_open(&a, 1);
+    live_open(&b, 1);
+    struct rnic_qp *ab = live_qp(&a), *ba = live_qp(&b);
+    join_locally(&a, ab, &b, ba);
+    struct rnic_qp *newest = live_qp(&a); /* which would be the first one to go */
+    CHECK_EQ(a.ops->reg_mr(a.pd, a.mem, 64, 0, &mr, NULL), 0);
+    move_mark(&a, ba);
+    CHECK_EQ(a.ops->close_all(a.ctx, NULL), -EBUSY);
+    move_mark(&a, ba);
+    CHECK_EQ(destroy(&a, newest), 0);
+    CHECK_EQ(destroy(&a, ab), 0);
+    CHECK_EQ(a.ops->dereg_mr(mr, NULL), 0);
+    CHECK_EQ(destroy(&b, ba), 0);
+    live_close(&a);
+    live_close(&b);
+}
+
 #define HEAP_LONG 65536u
 static uint8_t *heap; /* memory that the program has allocated in a file, as of librnic_heap.so */
 static int heap_fd;
@@ -307,6 +326,7 @@ int main(void) {
     RUN(test_the_last_ack_waits_for_room);
     RUN(test_somebody_looks_for_room_for_a_last_ack);
     RUN(test_a_peer_that_stands_still_keeps_up_its_own_queue_pairs_alone);
+    RUN(test_a_context_that_cannot_be_closed_with_all_keeps_it);
     RUN(test_memory_of_the_heap_goes_when_no_peer_is_inside);
     RUN(test_fewer_rights_take_nothing_back);
     RUN(test_an_event_that_is_not_acknowledged_takes_nothing_back);

@@ -138,6 +138,27 @@ int soft_close(struct rnic_context *ctx, struct rnic_err *err) {
     return rc ? rc : device_close(ctx);
 }
 
+/* From here on it sends nothing either, so nobody comes to be inside a copy of its anew. */
+static int silence(struct dev *dev, struct qp *qp, struct rnic_err *err) {
+    int rc = verbs_close_off(dev, qp, true, err);
+    if (rc || qp->state == RNIC_QPS_RESET || qp->state == RNIC_QPS_ERR)
+        return rc;
+    qp_error(qp, -1);
+    sched_ready(&dev->run, qp);
+    return 0;
+}
+
+/* What a process that stands still in a copy could refuse, ahead of everything that makes an end of objects. */
+static int end_copies(struct dev *dev, struct rnic_err *err) {
+    int rc = 0;
+    for (struct listed *one = dev->objects.of[KIND_QP].first; one && !rc; one = one->next) {
+        struct qp *qp = LISTED_IN(struct qp, listed, one);
+        if (qp->real == qp)
+            rc = silence(dev, qp, err);
+    }
+    return rc ? rc : withdraw_all_mrs(dev, err);
+}
+
 static int end_objects(struct dev *dev, struct rnic_err *err) {
     int rc = 0;
     event_forget_all(&dev->nic.events);
@@ -156,8 +177,11 @@ int soft_close_all(struct rnic_context *ctx, struct rnic_err *err) {
     if (fork_disown(dev))
         return 1;
     dev_lock(dev);
-    listeners_close_all(&dev->host);
+    rc = end_copies(dev, err);
+    if (!rc)
+        listeners_close_all(&dev->host);
     dev_unlock(dev);
-    rc = end_objects(dev, err);
+    if (!rc)
+        rc = end_objects(dev, err);
     return rc ? rc : device_close(ctx);
 }

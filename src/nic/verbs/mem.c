@@ -247,6 +247,10 @@ static bool is_only_copied(const struct mr *mr) {
     return !mr->is_mapped && !(mr->access & (RNIC_ACCESS_REMOTE_WRITE | RNIC_ACCESS_REMOTE_ATOMIC));
 }
 
+static int inside(struct rnic_err *err) {
+    return fail(err, -EBUSY, "a process that has been stopped is in the middle of reading or writing the region");
+}
+
 int withdraw_mr(struct dev *dev, struct mr *mr, struct rnic_err *err) {
     int record = mr->record, rc = check_unused(mr, err);
     if (rc)
@@ -255,12 +259,25 @@ int withdraw_mr(struct dev *dev, struct mr *mr, struct rnic_err *err) {
     mr->record = -1;
     if (record < 0)
         return 0;
-    rc = lanes_await(&dev->host, 0) || is_only_copied(mr)
-             ? check_unused(mr, err)
-             : fail(err, -EBUSY, "a process that has been stopped is in the middle of reading or writing the region");
+    rc = lanes_await(&dev->host, 0) || is_only_copied(mr) ? check_unused(mr, err) : inside(err);
     if (rc)
         publish_mr(dev, mr);
     return rc;
+}
+
+int withdraw_all_mrs(struct dev *dev, struct rnic_err *err) {
+    bool wait = false;
+    for (struct listed *one = dev->objects.of[KIND_MR].first; one; one = one->next) {
+        struct mr *mr = LISTED_IN(struct mr, listed, one);
+        wait |= mr->record >= 0 && !is_only_copied(mr);
+        store_withdraw(&dev->store, mr->record);
+        mr->record = -1;
+    }
+    if (!wait || lanes_await(&dev->host, 0))
+        return 0;
+    for (struct listed *one = dev->objects.of[KIND_MR].first; one; one = one->next)
+        publish_mr(dev, LISTED_IN(struct mr, listed, one));
+    return inside(err);
 }
 
 static int give_key(struct dev *dev, struct mr *mr, uint32_t key, struct rnic_err *err) {
