@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from rnic.rdmacm import ConnParam, EventChannel, EventType, create_id
+from rnic.rdmacm import CmId, ConnParam, EventChannel, EventType, create_id
 from rnic.rdmacm.registry import registry
+from rnic.rdmacm.service import Phase
 from rnic.ucma import Server, layouts
 from rnic.ucma.layouts import HEADER, MISSING, RETURNED, SOCKADDR_IB, SOCKADDR_IN6, Cmd
 from rnic.ucma.sockaddrs import AF_IB
@@ -71,6 +72,44 @@ def test_accept_that_fails_rejects(device: Device) -> None:
     assert (event["event"], event["id"]) == (EventType.REJECTED, caller)
     assert event["status"] == RejReason.CONSUMER_DEFINED
     assert not device.bytes_waiting()
+
+
+def id_of_request() -> CmId | None:
+    """An id that a request has made."""
+    with registry.lock:
+        return next((one for agent in registry.agents() for one in agent.ids if one.let_in_by), None)
+
+
+@pytest.mark.parametrize("end", ["refused", "silent"])
+@pytest.mark.parametrize("when", ["fetched", "waiting"])
+def test_nothing_is_told_of_a_request_whose_peer_goes_before_it_is_accepted(
+    device: Device, end: str, when: str
+) -> None:
+    """As with a kernel: the program has not said yet what it calls the id. To accept it fails."""
+    listener, port = listening(device)
+    caller = resolved(device, port)
+    device.good(Cmd.CONNECT, layouts.CONNECT, id=caller, conn_param=param())
+    number = device.event()["id"] if when == "fetched" else None
+    child = until(id_of_request, "a request comes")
+    if end == "refused":
+        device.destroy_id(caller)
+    else:
+        with registry.lock:
+            child.need_connection("give_up").give_up()
+            child.need_agent("give_up").flush()
+    until(lambda: child.conversation is None or child.conversation.phase is Phase.OVER, "its end is known")
+    if number is None:
+        event = device.event()
+        assert event["event"] == EventType.CONNECT_REQUEST
+        number = event["id"]
+    assert (
+        device.command(Cmd.ACCEPT, layouts.ACCEPT, id=number, uid=8, conn_param=param())[0] == -errno.EINVAL
+    )
+    if end == "silent":  # which is refused
+        assert event_kind(device) == (EventType.REJECTED, caller)
+    assert not device.bytes_waiting()
+    assert device.destroy_id(number) == 0
+    assert device.destroy_id(listener) == 1
 
 
 @pytest.mark.parametrize("state", [1, 2, 3])

@@ -296,16 +296,13 @@ class EventChannel:
             poll.poll(milliseconds(left))
         return event
 
-    def take_request(self, cm_id: CmId) -> bool:
-        """Remove the request that an id was made for, if it was not delivered yet."""
+    def withdraw(self, one: CmId) -> bool:
+        """The peer has gone whose request made this id, which was not delivered. Returns whether nobody will
+        see it.
+        """
         with self.lock:
-            found = next((one for one in self._events if one.id is cm_id and one.listen_id), None)
-            if found is None:
-                return False
-            self._events.remove(found)
-            found.wait_no_more()
-            self._quiet()
-            return True
+            self.take_of(one)
+        return True
 
     def settle_dropped(self) -> None:
         """Count dropped events as acknowledged; call it under the lock."""

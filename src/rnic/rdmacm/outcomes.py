@@ -102,7 +102,7 @@ def refused(one: CmId, status: int, private_data: bytes) -> None:
 def unreachable(one: CmId, status: int) -> None:
     """The peer does not answer, or is dead: a negative errno. A request that nobody has seen is removed."""
     _settle(one)
-    if one.channel.take_request(one) or not one.seen:
+    if not one.seen and one.channel.withdraw(one):
         one.destroy()
     elif not one.is_datagram:
         _broken(one, EventType.UNREACHABLE, status)

@@ -18,6 +18,7 @@ from rnic.errors import VerbsError
 from rnic.log import Log
 from rnic.rdmacm import CmId, Event, EventType, IdState, JoinFlags, Option, PortSpace, create_id
 from rnic.rdmacm.connecting import DEFAULT_BACKLOG
+from rnic.rdmacm.registry import registry
 from rnic.records import Record
 from rnic.ucma import af_ib, layouts, sockaddrs, structs
 from rnic.ucma.failures import Failures
@@ -252,18 +253,19 @@ class Commands:
         one = handle.one
         is_valid, param = structs.conn_param(fields["conn_param"])
         uid_before = handle.uid
-        try:
-            if is_valid:
-                handle.uid = fields["uid"]  # ahead of events of the connection
-                _offer(one, fields)
-                one.accept(structs.service(param) if one.is_datagram else structs.connected(param))
-            else:
-                one.establish()
-        except VerbsError:
-            handle.uid = uid_before
-            with contextlib.suppress(VerbsError):  # nothing waits for an answer
-                one.reject()
-            raise
+        with registry.lock:  # no event of the connection comes before it is clear whether it is told
+            try:
+                if is_valid:
+                    handle.uid = fields["uid"]
+                    _offer(one, fields)
+                    one.accept(structs.service(param) if one.is_datagram else structs.connected(param))
+                else:
+                    one.establish()
+            except VerbsError:
+                handle.uid = uid_before
+                with contextlib.suppress(VerbsError):  # nothing waits for an answer
+                    one.reject()
+                raise
         return b""
 
     def reject(self, file: File, fields: dict[str, Any]) -> bytes:
@@ -362,7 +364,7 @@ class Commands:
         owner.reported += 1
         number = owner.number
         if found.event is EventType.CONNECT_REQUEST:
-            handle = self.table.add(file, found.id, owner.uid)
+            handle = self.table.add(file, found.id)
             number, handle.service = handle.number, owner.service
             if found.id.channel is not file.channel:  # the listener was another file's when the request came
                 found.id.migrate_id(file.channel)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rnic.errors import VerbsError
 from rnic.log import Log
-from rnic.rdmacm import CmId, Event, EventChannel, IdState
+from rnic.rdmacm import CmId, Event, EventChannel, EventType, IdState
 
 if TYPE_CHECKING:
     from rnic.rdmacm.sockaddr import SockAddr
@@ -28,7 +28,7 @@ class Handle:
 
     def __init__(self, number: int, uid: int, one: CmId, file: File) -> None:
         self.number = number
-        self.uid = uid  # the program's own
+        self.uid = uid  # the program's own; 0: it has not told yet, as its id is of a request that waits
         self.one = one
         self.file = file
         self.service: int | None = None  # the service id, if it is bound to an address of InfiniBand
@@ -61,10 +61,17 @@ class Channel(EventChannel):
         self.fetches = 0  # calls of fetch()
 
     def put(self, event: Event) -> None:
-        """Add an event, and tell the program."""
+        """Add an event, and tell the program. As with a kernel, it hears nothing of an id before it has said
+        what it calls it: an accept that comes too late fails by itself.
+        """
         with self.lock:
-            super().put(event)
-            self._tell()
+            if event.event is EventType.CONNECT_REQUEST or _is_named(event.id):
+                super().put(event)
+                self._tell()
+
+    def withdraw(self, _one: CmId) -> bool:
+        """A request stays, as with a kernel: the program has been told that there is an event."""
+        return False
 
     def fetch(self) -> Event | None:
         """The next event, for a thread that has taken a byte; None: the event has gone with its id."""
@@ -110,6 +117,11 @@ class Channel(EventChannel):
             self._bytes += 1
 
 
+def _is_named(one: CmId) -> bool:
+    handle: Handle = one.context  # type: ignore[assignment] # what Table.add() says
+    return handle.one is one and handle.uid != 0  # before a request is fetched, it is that of the listener
+
+
 class File:
     """An open device file: a socket to a program."""
 
@@ -135,7 +147,7 @@ class Table:
         self.abandoned = 0
         """Connections that were up when their program closed the file, or died."""
 
-    def add(self, file: File, one: CmId, uid: int) -> Handle:
+    def add(self, file: File, one: CmId, uid: int = 0) -> Handle:
         """Give an id a number."""
         handle = Handle(next(self._numbers), uid, one, file)
         self._handles[handle.number] = handle
