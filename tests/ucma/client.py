@@ -103,10 +103,10 @@ def param(data: bytes = b"", qp_num: int = QP_NUM, **more: int) -> bytes:
     )
 
 
-def listening(device: Device, ps: int = 0x106, uid: int = 7) -> tuple[int, int]:
+def listening(device: Device, ps: int = 0x106, uid: int = 7, host: str = HOST) -> tuple[int, int]:
     """An id that listens, and its port."""
     number = device.create_id(ps, uid)
-    device.good(Cmd.BIND_IP, layouts.BIND_IP, id=number, addr=sockaddr(0))
+    device.good(Cmd.BIND_IP, layouts.BIND_IP, id=number, addr=sockaddr(0, host))
     device.good(Cmd.LISTEN, layouts.LISTEN, id=number, backlog=5)
     route = layouts.ROUTE_RESP.read(device.good(Cmd.QUERY_ROUTE, layouts.QUERY, id=number))
     return number, int.from_bytes(SOCKADDR_IN.read(route["src_addr"])["port"], "big")

@@ -9,9 +9,10 @@ import pytest
 
 from rnic.programs import wishes
 from rnic.rdmacm import EventType
-from rnic.ucma import Removal, Server
+from rnic.ucma import Removal, Server, layouts
+from rnic.ucma.layouts import Cmd
 from rnic.ucma.removals import Removals
-from ucma.client import Device, event_kind, listening, resolved
+from ucma.client import Device, event_kind, listening, param, resolved
 from ucma.under import Program, needs_libraries
 
 
@@ -30,6 +31,21 @@ def test_each_id_of_the_device_is_told(tmp_path: Path, name: str) -> None:
             device.destroy_id(number)
         again = listening(device)[1]
         resolved(device, again)
+
+
+def test_an_id_at_any_address_is_told_nothing_and_listens_on_the_device_that_is_there_again(
+    tmp_path: Path,
+) -> None:
+    """As with a kernel: such an id has no device of its own."""
+    where = str(tmp_path / "ucma")
+    with Server(where, removals=[Removal("", 3 * 10**8)]), Device(where) as device:
+        listener, port = listening(device, host="0.0.0.0")
+        caller = resolved(device, port)
+        assert event_kind(device) == (EventType.DEVICE_REMOVAL, caller)
+        caller = resolved(device, port)
+        device.good(Cmd.CONNECT, layouts.CONNECT, id=caller, conn_param=param())
+        assert event_kind(device)[0] == EventType.CONNECT_REQUEST
+        assert device.destroy_id(listener) == 1
 
 
 def test_a_process_loses_a_device_once_for_all_its_files() -> None:

@@ -55,9 +55,11 @@ class Removals:
 
 
 def remove(pid: int, name: str) -> None:
-    """A process loses a device, "": all of them, for its ids of this moment."""
+    """A process loses a device, "": all of them, for its ids of this moment. One at any address has no device
+    of its own, and listens on this one again at once: it is there anew.
+    """
     with registry.lock:
         for agent in registry.agents():
             for one in list(agent.ids) if name in ("", agent.context.name) else []:
-                if isinstance(one.context, Handle) and one.context.file.pid == pid:
+                if one.agent is agent and isinstance(one.context, Handle) and one.context.file.pid == pid:
                     one.device_removed(agent)
