@@ -93,13 +93,6 @@ def queue_pair_error(step: Step, kernel: Told) -> Iterator[Told]:
         yield Told("ok", ANYTHING, ANYTHING, ANYTHING)
 
 
-def late_option(step: Step, _kernel: Told) -> Iterator[Told]:
-    """REUSEADDR and AFONLY are for binding: set later they would change nothing, so rnic refuses them."""
-    bound = step.name != "one" or step.had("bind_addr", "resolve_addr")
-    if bound and step.call in ("set_reuseaddr", "set_afonly"):
-        yield step.refused
-
-
 def early_attributes(step: Step, _kernel: Told) -> Iterator[Told]:
     """Attributes for RTR and RTS before there is a peer: the kernel gives zeros."""
     if step.call in ("rtr_attr", "rts_attr") and step.name == "one" and not step.had(*CONNECTS):
@@ -137,7 +130,6 @@ RULES: tuple[Rule, ...] = (
     no_queue_pair,
     refused_and_broken,
     queue_pair_error,
-    late_option,
     early_attributes,
     untold_child,
     flow_control,

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from contextlib import ExitStack
-from errno import EADDRINUSE, EADDRNOTAVAIL, EBUSY
+from errno import EADDRINUSE, EADDRNOTAVAIL, EBUSY, EINVAL
 from multiprocessing.connection import Connection
 
 import pytest
@@ -133,8 +133,6 @@ def test_ports() -> None:
         two.bind_addr(("127.0.0.1", port))
         three.set_option(Option.REUSEADDR, 1)
         three.bind_addr(("0.0.0.0", port))
-        with pytest.raises(VerbsError):
-            three.set_option(Option.AFONLY, 1)
 
 
 def test_who_calls_has_a_port_that_nobody_else_on_this_host_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,6 +198,27 @@ def test_a_wildcard_listener_takes_both_families_and_afonly_one() -> None:
             six.connect()
             expect(theirs, EventType.CONNECT_REQUEST).id.destroy()
             assert expect(ours, EventType.REJECTED).status == 28
+
+
+def test_afonly_counts_on_an_id_that_is_bound() -> None:
+    with create_id() as six, create_id() as four:
+        six.bind_addr(("::", 0))
+        four_too = ("0.0.0.0", six.get_src_port())
+        with pytest.raises(VerbsError) as caught:
+            four.bind_addr(four_too)
+        assert caught.value.errno == EADDRINUSE
+        six.set_option(Option.AFONLY, 1)
+        four.bind_addr(four_too)
+        with pytest.raises(VerbsError) as caught:
+            six.set_option(Option.AFONLY, 0)
+        assert caught.value.errno == EADDRINUSE
+        four.listen()
+        six.listen()
+        for one in (four, six):
+            for option in (Option.AFONLY, Option.REUSEADDR):
+                with pytest.raises(VerbsError) as caught:
+                    one.set_option(option, 1)
+                assert caught.value.errno == EINVAL
 
 
 def test_nothing_is_left_behind() -> None:

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from rnic.enums import QPType
-from rnic.rdmacm import CmId, EventChannel, EventType, IdState, PortSpace, create_id
+from rnic.rdmacm import CmId, EventChannel, EventType, IdState, Option, PortSpace, create_id
 from rnic.ucma import layouts, parking
 from rnic.ucma.commands import Commands
 from rnic.ucma.files import File, Handle
@@ -26,6 +26,17 @@ def test_port_of_a_destroyed_listener_can_call(device: Device) -> None:
     assert event_kind(device) == (EventType.ADDR_RESOLVED, one)
     route = layouts.ROUTE_RESP.read(device.good(Cmd.QUERY_ROUTE, layouts.QUERY, id=one))
     assert SOCKADDR_IN.read(route["src_addr"])["port"] == port.to_bytes(2, "big")
+
+
+def test_port_of_a_destroyed_listener_has_options_when_it_is_bound(device: Device) -> None:
+    listener, port = listening(device)
+    device.destroy_id(listener)
+    one = device.create_id()
+    device.good(Cmd.BIND_IP, layouts.BIND_IP, id=one, addr=sockaddr(port))
+    afonly = {"rest": bytes([1, 0, 0, 0]), "level": 0, "optname": Option.AFONLY, "optlen": 4}
+    device.good(Cmd.SET_OPTION, layouts.SET_OPTION, id=one, **afonly)
+    device.good(Cmd.LISTEN, layouts.LISTEN, id=one, backlog=5)
+    assert called(device, port)[0] == EventType.CONNECT_REQUEST
 
 
 def called(device: Device, port: int) -> tuple[int, int]:

@@ -65,6 +65,29 @@ def _claim_port(one: CmId, local: Inet, port: int, agents: Sequence[Agent]) -> l
     return claims
 
 
+def set_afonly(one: CmId, value: int, agents: Sequence[Agent]) -> None:
+    """Set the option AFONLY. An id that is bound to any address of IPv6, on the devices of `agents`, gives up
+    its port of IPv4, or takes it.
+    """
+    before = one.options.copy()
+    one.options[Option.AFONLY] = value
+    has_both = one.local.ip.version == 6 and one.local.ip.is_unspecified
+    if one.claims and has_both and value != before.get(Option.AFONLY, 0):
+        try:
+            _claim_again(one, agents)
+        except BaseException:
+            one.options = before
+            _claim_again(one, agents)
+            raise
+
+
+def _claim_again(one: CmId, agents: Sequence[Agent]) -> None:
+    for claim in one.claims:
+        claim.close()
+    one.claims = []
+    one.claims = _claim_port(one, one.local, one.local.port, agents)
+
+
 def _tidy(one: CmId, agents: Sequence[Agent]) -> None:
     """End an agent that was started for this id and has no other use."""
     for agent in agents:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _QP_TYPES = {PortSpace.TCP: QPType.RC, PortSpace.UDP: QPType.UD, PortSpace.IPOIB: QPType.UD}
 
+_MAY_REUSE = tuple(state for state in IdState if state is not IdState.LISTEN)
 _ACKNOWLEDGED = (QPType.RC, QPType.XRC_SEND)
 _KINDS = (QPType.RC, QPType.UD, QPType.XRC_SEND, QPType.XRC_RECV)
 
@@ -140,9 +141,11 @@ class CmId(Connecting, QueuePair, SharedReceives, Messages):
     def set_option(self, option: Option, value: int) -> None:
         """Set an option (rdma_set_option(3)).
 
-        Set TOS before the route is resolved, REUSEADDR and AFONLY before bind_addr(). ACK_TIMEOUT is the
-        timeout of the queue pair, 4.096 us * 2**value. Raises VerbsError: EINVAL for a value that is too
-        large, or if the id's queue pairs have no such timeout: they are not RC or XRC_SEND.
+        Set TOS before the route is resolved, and AFONLY before listen() or resolve_addr(). REUSEADDR counts
+        when the id is bound; it can be set in any state but LISTEN, and taken back before bind_addr().
+        ACK_TIMEOUT is the timeout of the queue pair, 4.096 us * 2**value. Raises VerbsError: EINVAL for a
+        value that is too large, or if the id's queue pairs have no such timeout: they are not RC or XRC_SEND;
+        EADDRINUSE if the id is bound, and another one has its port in the family that it is to have, too.
         """
         option = Option(option)
         limit = {Option.TOS: 255, Option.ACK_TIMEOUT: 31}.get(option, 1)
@@ -152,8 +155,12 @@ class CmId(Connecting, QueuePair, SharedReceives, Messages):
             text = f"queue pairs of type {self.qp_type.name} have no timeout"
             raise VerbsError(EINVAL, text, "set_option")
         with registry.lock:
-            if option in (Option.REUSEADDR, Option.AFONLY):
-                self._expect("set_option", IdState.IDLE)
+            if option is Option.AFONLY:
+                self._expect("set_option", IdState.IDLE, IdState.ADDR_BOUND)
+                addresses.set_afonly(self, value, self._agents)
+                return
+            if option is Option.REUSEADDR:
+                self._expect("set_option", *(_MAY_REUSE if value else (IdState.IDLE,)))
             self.options[option] = value
 
     def set_local_ece(self, ece: ECE) -> None:

@@ -298,11 +298,11 @@ class Commands:
 
     def set_option(self, file: File, fields: dict[str, Any]) -> bytes:
         """rdma_set_option(3); the value follows the command."""
-        one, value = self._one(file, fields), fields["rest"]
+        handle, value = self._find(file, fields), fields["rest"]
         if fields["optlen"] != len(value):
             raise refuse(EINVAL, f"the value has {len(value)} bytes, not {fields['optlen']}")
         if (fields["level"], fields["optname"]) == (LEVEL_IB, OPTION_IB_PATH):
-            one.set_path(structs.given_path(value, one))
+            handle.one.set_path(structs.given_path(value, handle.one))
             return b""
         if fields["level"] != LEVEL_ID or fields["optname"] not in tuple(Option):
             raise refuse(ENOSYS, f"there is no option {fields['optname']} of level {fields['level']}")
@@ -310,7 +310,10 @@ class Commands:
         if len(value) != _OPTION_BYTES[option]:
             raise refuse(EINVAL, f"{option.name} has {_OPTION_BYTES[option]} bytes, not {len(value)}")
         number = value[0] if len(value) == 1 else struct.unpack("=i", value)[0]
-        one.set_option(option, int(bool(number)) if option in _FLAGS else number)
+        if option in _FLAGS:
+            self._part(handle)
+            number = int(bool(number))
+        handle.one.set_option(option, number)
         return b""
 
     # ------------------------------------------------------------------ multicast groups
