@@ -30,9 +30,11 @@ static uint8_t is[PAGES]; /* BEGINS: a used run; TOLD: peers may use it; OWN: it
 
 static uint32_t run[PAGES]; /* of a first or last page: pages * 2, + 1: used */
 static uint32_t pages;      /* all */
-static uint32_t next_fit;   /* the run where the next search begins */
 static uint32_t largest;    /* no free run has more pages */
 static int cancellation;    /* of the thread that has the lock, before */
+
+#define CLASSES 17                /* of lengths: class k has 2^k pages or more, but fewer than class k + 1 */
+static uint32_t lowest[CLASSES]; /* the run ahead of which no free one has 2^k pages */
 
 static uint32_t length_of(uint32_t i) { return run[i] / 2; }
 static bool is_used(uint32_t i) { return run[i] & 1; }
@@ -160,24 +162,41 @@ static bool map_up_to(size_t bytes) {
 
 /* ---------------------------------------------------------------- runs */
 
-/* The first page of a free run where n fit, aligned by pages: *at; false: there is none from `from` to `to`. */
-static bool find(uint32_t from, uint32_t to, uint32_t n, uint32_t aligned, uint32_t *first, uint32_t *at) {
-    for (uint32_t i = from; i < to; i += length_of(i)) {
-        uint32_t begins = (i + aligned - 1) / aligned * aligned;
-        if (!is_used(i) && begins - i <= length_of(i) && length_of(i) - (begins - i) >= n) {
-            *first = i;
-            *at = begins;
-            return true;
-        }
-    }
-    return false;
+/* Where the search for n pages begins. */
+static uint32_t lowest_for(uint32_t n) {
+    uint32_t k = 0;
+    while (n >> (k + 1))
+        k++;
+    while (lowest[k] < pages && (is_used(lowest[k]) || length_of(lowest[k]) >> k == 0))
+        lowest[k] += length_of(lowest[k]);
+    return lowest[k];
 }
 
+/* Pages i to end are a free run now. */
+static void lower(uint32_t i, uint32_t end) {
+    for (uint32_t k = 0; k < CLASSES; k++)
+        if (lowest[k] > i && (lowest[k] < end || (end - i) >> k))
+            lowest[k] = i;
+}
+
+/* The first free run where n fit, aligned by pages, and where in it: *at; `pages`: there is none. */
+static uint32_t find(uint32_t n, uint32_t aligned, uint32_t *at) {
+    uint32_t i = lowest_for(n);
+    for (*at = 0; i < pages; i += length_of(i)) {
+        *at = (i + aligned - 1) / aligned * aligned;
+        if (!is_used(i) && *at - i <= length_of(i) && length_of(i) - (*at - i) >= n)
+            break;
+    }
+    return i;
+}
+
+/* The lowest place: so few pages of the file are ever written, as what is freed keeps its memory. */
 static void *take(uint32_t n, uint32_t aligned) {
-    uint32_t first, at;
+    uint32_t at;
     if (n > largest)
         return NULL;
-    if (!find(next_fit, pages, n, aligned, &first, &at) && !find(0, next_fit, n, aligned, &first, &at)) {
+    uint32_t first = find(n, aligned, &at);
+    if (first == pages) {
         if (aligned == 1)
             largest = n - 1; /* the next one need not look */
         return NULL;
@@ -189,7 +208,6 @@ static void *take(uint32_t n, uint32_t aligned) {
     mark(at, n, true);
     is[at] |= BEGINS;
     mark(at + n, end - at - n, false);
-    next_fit = at;
     return heap_base() + at * heap.page;
 }
 
@@ -264,8 +282,7 @@ void heap_give(void *at) {
     if (i && !is_used(i - 1))
         i -= length_of(i - 1);
     mark(i, end - i, false);
-    if (next_fit > i && next_fit < end)
-        next_fit = i;
+    lower(i, end);
     largest = end - i > largest ? end - i : largest;
     heap_unlock();
     errno = before;

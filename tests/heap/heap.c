@@ -203,6 +203,50 @@ static void next(void) {
     NEED(*again == 1 && lies_in_file(again, PAGE) && lies_in_file(rest, ALL - 2 * PAGE));
 }
 
+/* Whoever has few buffers at a time takes no more of the file than these. */
+static void rotation(void) {
+    struct stat st;
+    char *at[8] = {NULL};
+    for (int i = 0; i < 6000; i++) {
+        free(at[i % 8]);
+        at[i % 8] = pages(16 * PAGE);
+        fill(at[i % 8], 16 * PAGE, 1);
+    }
+    NEED(lies_in_file(at[0], PAGE) && !fstat(fd, &st) && st.st_blocks <= MIB / 512);
+}
+
+/* Each allocation lies at the lowest place where there is room, and is libc's only if there is none. */
+static void lowest(void) {
+    enum { N = 200, ROUNDS = 1500 };
+    static bool used[ALL / PAGE];
+    static struct {
+        char *at;
+        size_t first, n;
+    } has[N];
+    unsigned seed = 1;
+    char *base = pages(PAGE);
+    free(base);
+    for (int i = 0; i < ROUNDS; i++) {
+        int k = rand_r(&seed) % N;
+        size_t n = (size_t)(1 + rand_r(&seed) % (1 << rand_r(&seed) % 12)), step = (size_t)1 << rand_r(&seed) % 9;
+        free(has[k].at);
+        memset(used + has[k].first, 0, has[k].n);
+        has[k].at = memalign(step * PAGE, n * PAGE);
+        size_t first = 0, room = 0;
+        while (first + n <= sizeof used && room < n) {
+            for (room = 0; room < n && !used[first + room]; room++)
+                ;
+            first += room < n ? (room / step + 1) * step : 0;
+        }
+        bool found = room == n;
+        NEED(has[k].at && lies_in_file(has[k].at, 1) == found);
+        NEED(!found || has[k].at == base + first * PAGE);
+        has[k].first = found ? first : 0;
+        has[k].n = found ? n : 0;
+        memset(used + has[k].first, 1, has[k].n);
+    }
+}
+
 /* ---------------------------------------------------------------- threads */
 
 static void *churn(void *arg) {
@@ -768,6 +812,8 @@ int main(int argc, char **argv) {
                {"sizes", sizes, false},
                {"room", room, false},
                {"next", next, false},
+               {"rotation", rotation, false},
+               {"lowest", lowest, false},
                {"threads", threads, false},
                {"cancelled", cancelled, false},
                {"forks", forks, false},

@@ -34,6 +34,8 @@ SIDES = [
     "sizes",
     "room",
     "next",
+    "rotation",
+    "lowest",
     "threads",
     "cancelled",
     "forks",
