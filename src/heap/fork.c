@@ -68,6 +68,13 @@ static bool map_spare(size_t from, size_t to, int protection) {
     return mmap(heap_spare() + from, to - from, protection, how, -1, 0) != MAP_FAILED;
 }
 
+static bool copy_used(size_t first, size_t end_of_all, bool unshared) {
+    for (size_t from, to = first; heap_next_used(&from, &to, end_of_all, unshared);)
+        if (!own_copy(from, to, heap_spare() + from))
+            return false;
+    return true;
+}
+
 /* What has no place yet. */
 static bool copy_up_to(size_t to) {
     size_t from = bytes;
@@ -78,15 +85,7 @@ static bool copy_up_to(size_t to) {
     bytes = to;
     /* a fault for each page would take longer than to copy it */
     syscall(SYS_madvise, heap_spare() + from, to - from, MADV_HUGEPAGE);
-    return own_copy(from, to, heap_spare() + from);
-}
-
-static bool copy_again(void) {
-    size_t from, to = 0;
-    while (heap_next_unshared(&from, &to, bytes))
-        if (!own_copy(from, to, heap_spare() + from))
-            return false;
-    return true;
+    return copy_used(from, to, false);
 }
 
 static void drop(void) {
@@ -115,7 +114,7 @@ static void before(void) {
     begin();
     heap_lock_for_fork();
     bool others = atomic_load(&handlers) > told;
-    copied = copied && (!others || copy_again()) && copy_up_to(heap_in_file());
+    copied = copied && (!others || copy_used(0, bytes, true)) && copy_up_to(heap_in_file());
 }
 
 static void in_parent(void) {

@@ -25,7 +25,7 @@ _Atomic uintptr_t heap_range[2];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local __attribute__((tls_model("initial-exec"))) bool forks; /* this thread, with the lock */
 
-enum { BEGINS = 1, TOLD = 2, OWN = 4 };
+enum { BEGINS = 1, TOLD = 2, OWN = 4, USED = 8 };
 static uint8_t is[PAGES]; /* BEGINS: a used run; TOLD: peers may use it; OWN: it is not the file's any more */
 
 static uint32_t run[PAGES]; /* of a first or last page: pages * 2, + 1: used */
@@ -207,6 +207,8 @@ static void *take(uint32_t n, uint32_t aligned) {
     mark(first, at - first, false);
     mark(at, n, true);
     is[at] |= BEGINS;
+    for (uint32_t i = at; i < at + n; i++)
+        is[i] |= USED;
     mark(at + n, end - at - n, false);
     return heap_base() + at * heap.page;
 }
@@ -268,7 +270,7 @@ static void give_back(const void *at) {
 static void forget_run(uint32_t i, uint32_t n) {
     is[i] &= (uint8_t)~BEGINS;
     for (uint32_t k = i; k < i + n; k++)
-        is[k] &= (uint8_t)~TOLD;
+        is[k] &= (uint8_t)~(TOLD | USED);
 }
 
 void heap_give(void *at) {
@@ -352,14 +354,17 @@ static bool is_in_file(uint32_t i, uint32_t end) {
     return heap_is_open();
 }
 
-bool heap_next_unshared(size_t *from, size_t *to, size_t end) {
+bool heap_next_used(size_t *from, size_t *to, size_t end, bool unshared) {
     size_t i = *to / heap.page, all = end / heap.page;
-    while (i < all && is[i] & TOLD)
+    int looked_at = unshared ? USED | TOLD : USED;
+    heap_lock();
+    while (i < all && (is[i] & looked_at) != USED)
         i++;
     *from = i * heap.page;
-    while (i < all && !(is[i] & TOLD))
+    while (i < all && (is[i] & looked_at) == USED)
         i++;
     *to = i * heap.page;
+    heap_unlock();
     return *from < *to;
 }
 

@@ -70,8 +70,9 @@ void heap_leave_file(const void *at);
 bool heap_is_open(void);
 /* Under the lock: so many bytes, from the base on, are mapped from the file. */
 size_t heap_in_file(void);
-/* Under the lock: the next bytes that no peer may use, after *to, below `end`.  False: there are none. */
-bool heap_next_unshared(size_t *from, size_t *to, size_t end);
+/* The next bytes that are used, after *to, below `end`, and that no peer may use, if they are to be unshared.  False: there are
+ * none. */
+bool heap_next_used(size_t *from, size_t *to, size_t end, bool unshared);
 
 /* own.c, of bytes of the heap: a copy of them, over what may have been copied before, and the copy in their place, with their
  * protections. */

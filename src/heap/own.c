@@ -14,6 +14,7 @@
 #include "heap.h"
 #include "nic_heap.h"
 
+#define SHORT_PIECE (16 << 10) /* bytes that are copied without a look at where they have holes */
 #define SHORT_LINE 256 /* bytes of a line of /proc/self/maps that are looked at */
 
 /* ---------------------------------------------------------------- the copy */
@@ -29,17 +30,19 @@ static bool copy_part(off_t from, off_t to, uint8_t *copy) {
     return true;
 }
 
-/* What has never been written has no memory, and neither has its copy, if it had before. */
+/* What has never been written has no memory, and neither has its copy, if it had before.  Short holes are copied as zeros: to
+ * look for them would take longer. */
 static bool copy_file(off_t first, off_t end, uint8_t *copy) {
     for (off_t at = first; at < end;) {
-        off_t from = lseek(heap.fd, at, SEEK_DATA);
+        off_t from = end - at <= SHORT_PIECE ? at : lseek(heap.fd, at, SEEK_DATA);
         if (from < 0 && errno != ENXIO) /* which is: there is no more */
             return false;
         from = from < 0 || from > end ? end : from;
         if (from > at)
             syscall(SYS_madvise, copy + (at - first), from - at, MADV_DONTNEED);
-        at = from == end ? end : lseek(heap.fd, from, SEEK_HOLE);
-        at = at < from || at > end ? end : at;
+        at = end - from <= SHORT_PIECE ? end : lseek(heap.fd, from, SEEK_HOLE);
+        at = at < from + SHORT_PIECE ? from + SHORT_PIECE : at;
+        at = at > end ? end : at;
         if (!copy_part(from, at, copy + (from - first)))
             return false;
     }

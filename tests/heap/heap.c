@@ -68,11 +68,13 @@ static char *pages(size_t bytes) {
 
 /* Functions of libc that the library calls, ahead of libc's. */
 static int copies;     /* parts of the file that were read */
+static size_t copied;  /* bytes of these */
 static int moves_left; /* ahead of one that fails; 0: none fails */
 static bool no_holes;  /* nobody can tell them */
 
 ssize_t pread(int file, void *to, size_t bytes, off_t at) {
     copies++;
+    copied += bytes;
     return syscall(SYS_pread64, file, to, bytes, at);
 }
 
@@ -509,6 +511,40 @@ static void early_handlers(void) {
     NEED(lies_in_file(kept, PAGE) && end_of(sees_two, common) == 0 && *common == 0 && *kept == 1);
 }
 
+/* What is free, or was never written, is not copied; nor is each page alone. */
+enum { PIECES = 64, STRIPED = 256 }; /* pages */
+
+static void sees_pieces(char *at) {
+    for (int i = 1; i < PIECES; i += 2)
+        NEED(is_all(((char **)at)[i], PAGE, (char)i));
+}
+
+static void sees_stripes(char *at) {
+    for (int i = 0; i < STRIPED; i++)
+        NEED(is_all(at + i * PAGE, PAGE, i % 2));
+}
+
+static void prepare_nothing(void) {}
+
+static void pieces(void) {
+    char *at[PIECES], *striped = pages(STRIPED * PAGE);
+    for (int i = 1; i < STRIPED; i += 2)
+        fill(striped + i * PAGE, PAGE, 1);
+    NEED(end_of(sees_stripes, striped) == 0 && copies <= STRIPED / 4);
+    NEED(!madvise(striped, STRIPED * PAGE, MADV_DONTNEED));
+    for (int i = 0; i < PIECES; i++) {
+        at[i] = pages(PAGE);
+        fill(at[i], PAGE, (char)i);
+    }
+    for (int i = 0; i < PIECES; i += 2)
+        free(at[i]);
+    copied = 0;
+    NEED(end_of(sees_pieces, (char *)at) == 0 && copied == PIECES / 2 * PAGE);
+    NEED(!pthread_atfork(prepare_nothing, NULL, NULL) && lies_in_file(at[1], PAGE));
+    copied = 0;
+    NEED(end_of(sees_pieces, (char *)at) == 0 && copied == (PIECES - 1) * PAGE); /* but one again */
+}
+
 static void has_mask(char *at) {
     sigset_t mask;
     NEED(!pthread_sigmask(SIG_BLOCK, NULL, &mask));
@@ -786,7 +822,7 @@ static void no_copy(void) {
 }
 
 static void no_file(void) {
-    char *at = pages(PAGE);
+    char *at = pages(MIB);
     *at = 1;
     no_holes = true;
     int status = end_of(writes, at);
@@ -822,6 +858,7 @@ int main(int argc, char **argv) {
                {"handlers", handlers, false},
                {"late handlers", late_handlers, true},
                {"early handlers", early_handlers, false},
+               {"pieces", pieces, false},
                {"masks", masks, false},
                {"stacks", stacks, false},
                {"free stacks", free_stacks, false},

@@ -43,6 +43,7 @@ SIDES = [
     "protections",
     "handlers",
     "late handlers",
+    "pieces",
     "masks",
     "stacks",
     "free stacks",
