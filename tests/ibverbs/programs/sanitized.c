@@ -2,6 +2,9 @@
  *
  * sanitized.c: registers memory in whole pages.  With an argument it forgets what cannot be registered.
  */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* posix_memalign() */
+#endif
 #include <infiniband/verbs.h>
 #include <stdbool.h>
 #include <stdlib.h>
