@@ -79,7 +79,8 @@ void publish_mr(struct dev *dev, struct mr *mr);
 /* Takes the lock itself: no other thread closes or changes the region until mr->leaving is false again; -EBUSY: one does */
 int claim_mr(struct dev *dev, struct mr *mr, struct rnic_err *err);
 int withdraw_mr(struct dev *dev, struct mr *mr, struct rnic_err *err); /* one that this thread has claimed */
-int withdraw_all_mrs(struct dev *dev, struct rnic_err *err); /* at the end of the device: 0, or -EBUSY and all as before */
+int withdraw_all_mrs(struct dev *dev,
+                     struct rnic_err *err); /* at the end of the device: 0, or -EBUSY and all as before */
 /* access: what the kind of memory can have. 0, -EINVAL, -EOPNOTSUPP */
 int check_access(uint32_t access, uint32_t allowed, struct rnic_err *err);
 int check_mapped(void *addr, uint64_t length, uint32_t access, struct rnic_err *err);
