@@ -7,6 +7,7 @@ import errno
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -150,6 +151,25 @@ def test_contexts_that_are_opened_later_have_the_same_indexes(devs: Netdevs) -> 
         assert gids(first) == table
     with rnic.open_device(f"roce_{devs.a}") as again:
         assert gids(again) == table
+
+
+def test_an_address_whose_duplicate_check_runs_has_its_index_already(devs: Netdevs) -> None:
+    """A process that looks meanwhile, one that has looked before and one that looks later count it alike."""
+    device, new, table = f"roce_{devs.a}", "fd00:99::1", {ONE: 0, "fd00:99::1": 1, TWO: 2}
+    for name, value in ("neigh/{}/retrans_time_ms", 200), ("conf/{}/router_solicitation_delay", 0):
+        Path("/proc/sys/net/ipv6", name.format(devs.a)).write_text(str(value))  # a check takes a second else
+    with rnic.open_device(device) as before:
+        ip("addr", "add", f"{new}/64", "dev", devs.a)
+        time.sleep(0.02)  # the kernel tells the age of an address in hundredths of a second
+        devs.address(devs.a, f"{TWO}/32")
+        until(lambda: TWO in gids(before), "the address that is usable at once")
+        assert gids(before) in ({ONE: 0, TWO: 2}, table)
+    with rnic.open_device(device) as meanwhile:
+        assert gids(meanwhile) in ({ONE: 0, TWO: 2}, table)
+        with rnic.open_device(device) as beside:
+            for ctx in (meanwhile, beside):
+                until(lambda ctx=ctx: new in gids(ctx), "its check is over")  # type: ignore[misc]
+                assert gids(ctx) == table
 
 
 def test_contexts_of_a_process_agree_on_what_has_gone(devs: Netdevs) -> None:

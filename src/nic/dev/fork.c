@@ -106,14 +106,15 @@ void fork_register(struct dev *dev) {
     pthread_mutex_unlock(&devices_lock);
 }
 
-/* All contexts of a process give an address one index. */
+/* All contexts of a process give an address one index.  But what reserves an entry whose address has gone (ports.c) is each
+ * context's own: the next new address may have another index in those where nothing does. */
 void fork_arrange(struct netdev *dev) {
     pthread_mutex_lock(&devices_lock);
     for (struct dev *one = devices; one; one = one->next) {
         if (one->net.netdev.ifindex != dev->ifindex || one->net.netdev.space != dev->space || atomic_load(&one->fatal))
             continue;
         pthread_mutex_lock(&one->net.lock);
-        netdev_arrange(dev, one->net.netdev.gids);
+        netdev_arrange(dev, one->net.had);
         pthread_mutex_unlock(&one->net.lock);
         break;
     }

@@ -50,12 +50,13 @@ struct net {
 
     struct port ports[NETDEV_MAX_GIDS]; /* by GID index */
     struct port *port_list[NETDEV_MAX_GIDS];
-    int port_users[NETDEV_MAX_GIDS];     /* QPs' paths and address handles that send from it; the UDP link counts */
-    union rnic_gid had[NETDEV_MAX_GIDS]; /* the last address of each entry, which may be empty now */
-    uint32_t rcvbuf, window_asked;       /* struct rnic_open_attr */
-    bool shows_headers;                  /* ports tell what datagrams want to know */
-    const struct slot *slot;             /* the context's first: answers to ports' questions come there */
-    uint32_t more_slots[SLOTS_EACH];     /* numbers of the others */
+    int port_users[NETDEV_MAX_GIDS]; /* QPs' paths and address handles that send from it; the UDP link counts */
+    union rnic_gid
+        had[NETDEV_MAX_GIDS];        /* the last address of each entry, which may be empty now; under both locks, too */
+    uint32_t rcvbuf, window_asked;   /* struct rnic_open_attr */
+    bool shows_headers;              /* ports tell what datagrams want to know */
+    const struct slot *slot;         /* the context's first: answers to ports' questions come there */
+    uint32_t more_slots[SLOTS_EACH]; /* numbers of the others */
     int nmore;
 
     struct group *groups;  /* multicast, see mcast.c */

@@ -4,7 +4,8 @@
  *
  * An address keeps its index while the netdev has it.  When it goes, its socket is closed and the entry is empty; while
  * queue pairs and address handles still name the entry it stays reserved for that address, should it come back, so that
- * nothing ever leaves from another address than it was meant to.
+ * nothing ever leaves from another address than it was meant to.  An address that cannot be bound yet (an IPv6 one whose
+ * duplicate check still runs) has its entry already, which is empty until then: all processes count it, whenever they look.
  */
 #include <errno.h>
 #include <string.h>
@@ -27,6 +28,15 @@ static void set_gid(struct net *net, int index, union rnic_gid gid) {
     pthread_mutex_unlock(&net->lock);
 }
 
+/* It is the address's from now on, whether that can be bound yet or not. */
+static void take_entry(struct net *net, int index, union rnic_gid gid) {
+    pthread_mutex_lock(&net->lock);
+    net->had[index] = gid;
+    pthread_mutex_unlock(&net->lock);
+    if (index >= net->netdev.ngids)
+        net->netdev.ngids = index + 1;
+}
+
 void ports_init(struct net *net) {
     for (int i = 0; i < NETDEV_MAX_GIDS; i++) {
         net->ports[i].rx_fd = net->ports[i].tx_fd = -1;
@@ -38,6 +48,7 @@ void ports_init(struct net *net) {
 static int open_port(struct net *net, int index, union rnic_gid gid, uint64_t now, struct rnic_err *err) {
     struct sockaddr_in6 addr = {.sin6_family = AF_INET6};
     struct port *port = &net->ports[index];
+    take_entry(net, index, gid);
     memcpy(&addr.sin6_addr, gid.raw, sizeof addr.sin6_addr);
     int rc = port_open(port, &addr, net->netdev.ifindex, net->slot, net->rcvbuf, now, err);
     if (rc) {
@@ -53,27 +64,23 @@ static int open_port(struct net *net, int index, union rnic_gid gid, uint64_t no
     struct rnic_err why;
     net->nic->counters.value[RNIC_CNT_unfit_ip_ids] += port_check_ids(port, &why) == -EPROTO;
     set_gid(net, index, gid);
-    net->had[index] = gid;
     net->watched_rx[index].fd = net->watched_tx[index].fd = -1; /* an earlier one may have had the same number */
-    if (index >= net->netdev.ngids)
-        net->netdev.ngids = index + 1;
     return 0;
 }
 
-/* An address that cannot be bound yet (an IPv6 one whose duplicate check still runs) is left out of the GID table; entries
- * that are empty stay so (netdev_arrange). */
+/* Entries that are empty stay so (netdev_arrange). */
 int ports_open(struct net *net, struct rnic_err *err) {
     const struct netdev read = net->netdev;
-    int rc = 0;
+    int rc = 0, opened = 0;
     net->netdev.ngids = 0;
     memset(net->netdev.gids, 0, sizeof net->netdev.gids);
-    for (int i = 0, at = 0; i < read.ngids && (!rc || rc == -EADDRNOTAVAIL); i++) {
-        bool empty = same(&read.gids[i], &none);
-        if (!empty)
-            rc = open_port(net, at, read.gids[i], run_clock(), err);
-        at += empty || !rc;
+    for (int i = 0; i < read.ngids && (!rc || rc == -EADDRNOTAVAIL); i++) {
+        if (same(&read.gids[i], &none))
+            continue;
+        rc = open_port(net, i, read.gids[i], run_clock(), err);
+        opened += !rc;
     }
-    return rc == -EADDRNOTAVAIL && net->netdev.ngids ? 0 : rc;
+    return rc == -EADDRNOTAVAIL && opened ? 0 : rc;
 }
 
 static bool settled(struct net *net) {
@@ -183,14 +190,14 @@ static bool is_in(const union rnic_gid *list, int n, const union rnic_gid *gid) 
     return false;
 }
 
-/* Where an address goes: where it was, else into an entry that nobody names. */
-static int place_for(const struct net *net, const union rnic_gid *gid) {
+/* Where an address of a netdev goes: where it was, else into an entry that nobody names and no other address waits for. */
+static int place_for(const struct net *net, const struct netdev *fresh, const union rnic_gid *gid) {
     for (int i = 0; i < net->netdev.ngids; i++) {
         if (same(&net->had[i], gid))
             return i;
     }
     for (int i = 0; i < net->netdev.ngids; i++) {
-        if (!net->ports[i].steering && !net->port_users[i])
+        if (!net->ports[i].steering && !net->port_users[i] && !is_in(fresh->gids, fresh->ngids, &net->had[i]))
             return i;
     }
     return net->netdev.ngids < NETDEV_MAX_GIDS ? net->netdev.ngids : -1;
@@ -206,7 +213,8 @@ bool ports_follow(struct net *net, const struct netdev *fresh, uint64_t now) {
     }
     ah_reap(net->nic); /* they may be the last that name an entry */
     for (int i = 0; i < fresh->ngids; i++) {
-        int at = is_in(net->netdev.gids, net->netdev.ngids, &fresh->gids[i]) ? -1 : place_for(net, &fresh->gids[i]);
+        int at =
+            is_in(net->netdev.gids, net->netdev.ngids, &fresh->gids[i]) ? -1 : place_for(net, fresh, &fresh->gids[i]);
         if (at >= 0 &&
             !open_port(net, at, fresh->gids[i], now, NULL)) /* else not to be bound yet: the kernel tells when */
             changed = true;
