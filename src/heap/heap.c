@@ -36,6 +36,9 @@ static int cancellation;    /* of the thread that has the lock, before */
 #define CLASSES 17                /* of lengths: class k has 2^k pages or more, but fewer than class k + 1 */
 static uint32_t lowest[CLASSES]; /* the run ahead of which no free one has 2^k pages */
 
+#define CLASSES 17                /* of lengths: class k has 2^k pages or more, but fewer than class k + 1 */
+static uint32_t lowest[CLASSES]; /* the run ahead of which no free one has 2^k pages */
+
 static uint32_t length_of(uint32_t i) { return run[i] / 2; }
 static bool is_used(uint32_t i) { return run[i] & 1; }
 
