@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -23,6 +24,7 @@
 struct heap heap = {.fd = -1};
 _Atomic uintptr_t heap_range[2];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static sigset_t signals; /* of the thread that has the lock, from before: a handler that forks would wait for it */
 static _Thread_local __attribute__((tls_model("initial-exec"))) bool forks; /* this thread, with the lock */
 
 enum { BEGINS = 1, TOLD = 2, OWN = 4, USED = 8 };
@@ -48,20 +50,26 @@ static void mark(uint32_t i, uint32_t n, bool used) {
 }
 
 void heap_lock(void) {
-    int before;
+    int cancels;
+    sigset_t all, were;
     if (forks)
         return;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &were);
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancels);
     pthread_mutex_lock(&lock);
-    cancellation = before;
+    signals = were;
+    cancellation = cancels;
 }
 
 void heap_unlock(void) {
-    int before = cancellation;
+    int cancels = cancellation;
+    sigset_t were = signals;
     if (forks)
         return;
     pthread_mutex_unlock(&lock);
-    pthread_setcancelstate(before, NULL);
+    pthread_setcancelstate(cancels, NULL);
+    pthread_sigmask(SIG_SETMASK, &were, NULL);
 }
 
 void heap_lock_for_fork(void) {
@@ -218,7 +226,7 @@ static void *take(uint32_t n, uint32_t aligned) {
 
 void *heap_take(size_t alignment, size_t bytes) {
     void *at = NULL;
-    if (alignment > HEAP_ALIGNED || bytes > HEAP_BYTES)
+    if (heap.state != HEAP_USABLE || alignment > HEAP_ALIGNED || bytes > HEAP_BYTES)
         return NULL;
     heap_lock();
     if (heap.state == HEAP_USABLE && !heap.forking)

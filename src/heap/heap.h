@@ -27,8 +27,8 @@
 #define HEAP_ALIGNED (1u << 20) /* the largest alignment: whoever wants more wants huge pages, which the file has not */
 
 struct heap {
-    bool watches_forks;                                 /* else there is no heap; written when the library is loaded */
-    enum { HEAP_UNUSED, HEAP_USABLE, HEAP_OVER } state; /* under the lock, as all that follows */
+    bool watches_forks; /* else there is no heap; written when the library is loaded */
+    _Atomic enum { HEAP_UNUSED, HEAP_USABLE, HEAP_OVER } state; /* written under the lock, as all that follows */
     int fd;         /* the file; -1: there is none, and what is mapped is this process' alone */
     uint64_t inode; /* of the file, on its device: programs close descriptors that are not theirs */
     uint64_t device;
@@ -48,8 +48,8 @@ static inline uint8_t *heap_base(void) { return (uint8_t *)heap_range[0]; }
 /* As many addresses as the heap has, for a copy: a limit that the program sets later leaves them to it. */
 static inline uint8_t *heap_spare(void) { return heap_base() + HEAP_BYTES; }
 
-/* Not for long, as others wait for it with the lock of a device.  Whoever has it is not cancelled.  A thread that forks holds
- * it already, while handlers of the program run. */
+/* Not for long, as others wait for it with the lock of a device.  Whoever has it is not cancelled, and no signal comes.  A thread
+ * that forks holds it already, while handlers of the program run. */
 void heap_lock(void);
 void heap_unlock(void);
 void heap_lock_for_fork(void);

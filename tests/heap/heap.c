@@ -92,6 +92,17 @@ off_t lseek(int file, off_t at, int whence) {
     return no_holes ? -1 : syscall(SYS_lseek, file, at, whence);
 }
 
+static int unlocks_left; /* ahead of one that a signal comes before; 0: none comes */
+
+int pthread_mutex_unlock(pthread_mutex_t *mutex) {
+    static int (*next)(pthread_mutex_t *);
+    if (unlocks_left && !--unlocks_left)
+        NEED(!raise(SIGUSR1));
+    if (!next)
+        next = (int (*)(pthread_mutex_t *))dlsym(RTLD_NEXT, "pthread_mutex_unlock");
+    return next(mutex);
+}
+
 #ifdef __GLIBC__ /* others have one name */
 ssize_t pread64(int file, void *to, size_t bytes, off_t at) { return pread(file, to, bytes, at); }
 off_t lseek64(int file, off_t at, int whence) { return lseek(file, at, whence); }
@@ -671,6 +682,35 @@ static void half_a_stack(void) {
     NEED(end_of(writes, at) == 0 && at[0] == 1);
 }
 
+/* A handler that forks may come at any moment, also where the heap has its lock. */
+static void fork_at_next_unlock(void (*what)(char *), char *at) {
+    handled = 0;
+    unlocks_left = 1;
+    what(at);
+    NEED(!handled == (unlocks_left > 0));
+    unlocks_left = 0;
+}
+
+static void allocates(char *at) { *(char **)at = pages(PAGE); }
+static void frees(char *at) { free(*(char **)at); }
+static void empties(char *at) { NEED(!madvise(*(char **)at, PAGE, MADV_DONTNEED)); }
+static void registers(char *at) { NEED(lies_in_file(*(char **)at, PAGE)); }
+
+static void forks_in_handlers(void) {
+    struct sigaction action = {.sa_handler = fork_in_handler};
+    char *at;
+    NEED(!sigaction(SIGUSR1, &action, NULL));
+    fork_at_next_unlock(allocates, (char *)&at);
+    fork_at_next_unlock(frees, (char *)&at);
+    begin();
+    fork_at_next_unlock(allocates, (char *)&at);
+    NEED(handled);
+    fork_at_next_unlock(empties, (char *)&at);
+    fork_at_next_unlock(registers, (char *)&at);
+    fork_at_next_unlock(frees, (char *)&at);
+    NEED(handled);
+}
+
 /* ---------------------------------------------------------------- children that copy nothing */
 
 static void spawns(void) {
@@ -864,6 +904,7 @@ int main(int argc, char **argv) {
                {"free stacks", free_stacks, false},
                {"forgotten stack", forgotten_stack, false},
                {"half a stack", half_a_stack, false},
+               {"forks in handlers", forks_in_handlers, true},
                {"spawns", spawns, false},
                {"forgotten", forgotten, false},
                {"given", given, false},

@@ -49,6 +49,7 @@ SIDES = [
     "free stacks",
     "forgotten stack",
     "half a stack",
+    "forks in handlers",
     "spawns",
     "forgotten",
     "given",
