@@ -19,6 +19,7 @@
 
 #define PAGES (HEAP_BYTES / 4096)
 #define GIVEN_BACK (256u << 10) /* bytes of a run from which its memory goes back to the system */
+#define MOST_KEPT (4u << 20)    /* bytes of shorter runs that stay memory when they are free */
 #define OUT_OF_THE_WAY 600      /* descriptors below are left to the program, if it may have so many */
 
 struct heap heap = {.fd = -1};
@@ -27,8 +28,10 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static sigset_t signals; /* of the thread that has the lock, from before: a handler that forks would wait for it */
 static _Thread_local __attribute__((tls_model("initial-exec"))) bool forks; /* this thread, with the lock */
 
-enum { BEGINS = 1, TOLD = 2, OWN = 4, USED = 8 };
-static uint8_t is[PAGES]; /* BEGINS: a used run; TOLD: peers may use it; OWN: it is not the file's any more */
+enum { BEGINS = 1, TOLD = 2, OWN = 4, USED = 8, KEPT = 16 };
+/* BEGINS: a used run; TOLD: peers may use it; OWN: it is not the file's any more; KEPT: free, but may have memory */
+static uint8_t is[PAGES];
+static uint32_t kept; /* pages that are so */
 
 static uint32_t run[PAGES]; /* of a first or last page: pages * 2, + 1: used */
 static uint32_t pages;      /* all */
@@ -218,8 +221,10 @@ static void *take(uint32_t n, uint32_t aligned) {
     mark(first, at - first, false);
     mark(at, n, true);
     is[at] |= BEGINS;
-    for (uint32_t i = at; i < at + n; i++)
-        is[i] |= USED;
+    for (uint32_t i = at; i < at + n; i++) {
+        kept -= is[i] / KEPT;
+        is[i] = (uint8_t)((is[i] & ~KEPT) | USED);
+    }
     mark(at + n, end - at - n, false);
     return heap_base() + at * heap.page;
 }
@@ -271,25 +276,26 @@ static bool clear_all(uint32_t i, uint32_t n) {
     return done;
 }
 
+static bool is_short(uint32_t n) { return n * heap.page < GIVEN_BACK; }
+
 /* What nobody uses any more goes back to the system, without the lock, as that takes time.  A short run is soon used again. */
 static void give_back(const void *at) {
     uint32_t i = begin_of(at), n = length_of(i);
-    if (n * heap.page >= GIVEN_BACK)
+    if (!is_short(n))
         clear_all(i, n);
 }
 
 static void forget_run(uint32_t i, uint32_t n) {
+    uint8_t keeps = is_short(n) ? KEPT : 0;
     is[i] &= (uint8_t)~BEGINS;
     for (uint32_t k = i; k < i + n; k++)
-        is[k] &= (uint8_t)~(TOLD | USED);
+        is[k] = (uint8_t)((is[k] & ~(TOLD | USED)) | keeps);
+    kept += keeps ? n : 0;
 }
 
-void heap_give(void *at) {
-    int before = errno;
-    give_back(at);
-    heap_lock();
-    uint32_t i = begin_of(at), n = length_of(i), end = i + n;
-    forget_run(i, n);
+/* A run becomes free, and one with its neighbours: its first page. */
+static uint32_t add_free(uint32_t i, uint32_t n) {
+    uint32_t end = i + n;
     if (end < pages && !is_used(end))
         end += length_of(end);
     if (i && !is_used(i - 1))
@@ -297,6 +303,40 @@ void heap_give(void *at) {
     mark(i, end - i, false);
     lower(i, end);
     largest = end - i > largest ? end - i : largest;
+    return i;
+}
+
+/* A free run: its memory goes back to the system, without the lock, and nobody gets that part meanwhile. */
+static void empty(uint32_t i) {
+    uint32_t end = i + length_of(i), from = end, to = i;
+    for (uint32_t k = i; k < end; k++) {
+        if (!(is[k] & KEPT))
+            continue;
+        is[k] &= (uint8_t)~KEPT;
+        kept--;
+        from = from < k ? from : k;
+        to = k + 1;
+    }
+    if (from >= to)
+        return;
+    mark(i, from - i, false);
+    mark(from, to - from, true);
+    mark(to, end - to, false);
+    heap_unlock();
+    clear_all(from, to - from);
+    heap_lock();
+    add_free(from, to - from);
+}
+
+void heap_give(void *at) {
+    int before = errno;
+    give_back(at);
+    heap_lock();
+    uint32_t i = begin_of(at), n = length_of(i);
+    forget_run(i, n);
+    i = add_free(i, n);
+    if (kept * heap.page > MOST_KEPT)
+        empty(i);
     heap_unlock();
     errno = before;
 }

@@ -765,6 +765,27 @@ static void given(void) {
     NEED(errno == 77);
 }
 
+/* Of short runs that are free only a few MiB stay memory, whether they are neighbours or not. */
+static void given_in_pieces(void) {
+    enum { EACH = 16 * PAGE, N = 256, KEPT = 4 * MIB };
+    struct stat st;
+    char *at[N];
+    for (int i = 0; i < N; i++) {
+        at[i] = pages(EACH);
+        fill(at[i], EACH, (char)i);
+    }
+    NEED(lies_in_file(at[0], PAGE));
+    for (int odd = 0; odd < 2; odd++) {
+        for (int i = odd; i < N; i += 2)
+            free(at[i]);
+        NEED(!fstat(fd, &st) && st.st_blocks <= (KEPT + (1 - odd) * N / 2 * EACH) / 512);
+        for (int i = 1; i < N && !odd; i += 2)
+            NEED(is_all(at[i], EACH, (char)i));
+    }
+    char *all = pages(ALL);
+    NEED(lies_in_file(all, ALL));
+}
+
 static void frees_again(char *at) {
     free(at);
     free(at);
@@ -908,6 +929,7 @@ int main(int argc, char **argv) {
                {"spawns", spawns, false},
                {"forgotten", forgotten, false},
                {"given", given, false},
+               {"given in pieces", given_in_pieces, false},
                {"wrong", wrong, false},
                {"descriptor", descriptor, false},
                {"unused", unused, true},

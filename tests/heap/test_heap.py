@@ -53,6 +53,7 @@ SIDES = [
     "spawns",
     "forgotten",
     "given",
+    "given in pieces",
     "wrong",
     "descriptor",
     "unused",
