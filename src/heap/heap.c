@@ -25,7 +25,9 @@
 struct heap heap = {.fd = -1};
 _Atomic uintptr_t heap_range[2];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static sigset_t signals; /* of the thread that has the lock, from before: a handler that forks would wait for it */
+/* Of the thread that has the lock, from before: one that is cancelled would leave it locked, a handler that forks wait for it. */
+static int cancellation;
+static sigset_t signals;
 static _Thread_local __attribute__((tls_model("initial-exec"))) bool forks; /* this thread, with the lock */
 
 enum { BEGINS = 1, TOLD = 2, OWN = 4, USED = 8, KEPT = 16 };
@@ -36,10 +38,6 @@ static uint32_t kept; /* pages that are so */
 static uint32_t run[PAGES]; /* of a first or last page: pages * 2, + 1: used */
 static uint32_t pages;      /* all */
 static uint32_t largest;    /* no free run has more pages */
-static int cancellation;    /* of the thread that has the lock, before */
-
-#define CLASSES 17                /* of lengths: class k has 2^k pages or more, but fewer than class k + 1 */
-static uint32_t lowest[CLASSES]; /* the run ahead of which no free one has 2^k pages */
 
 #define CLASSES 17                /* of lengths: class k has 2^k pages or more, but fewer than class k + 1 */
 static uint32_t lowest[CLASSES]; /* the run ahead of which no free one has 2^k pages */
