@@ -66,7 +66,22 @@ static struct device *add_device(const struct rnic_provider *provider, const str
     return *last = d;
 }
 
+/* Contexts that the program has closed, while another one has the same context of the device (ibv_import_device): what was
+ * made in them is there, as with a kernel, and events may name it. */
+static pthread_mutex_t closing = PTHREAD_MUTEX_INITIALIZER; /* of all, as one may be the last owner */
+static struct context *left;
+
+/* A thread that is not in the child may have had the locks.  The two lists are whole at each moment. */
+static void in_child(void) {
+    pthread_mutex_init(&devices_lock, NULL);
+    pthread_mutex_init(&closing, NULL);
+}
+
+static void arrange_forks(void) { pthread_atfork(NULL, NULL, in_child); }
+
 static struct device *know_device(const struct rnic_provider *provider, const struct rnic_device_info *info) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, arrange_forks);
     pthread_mutex_lock(&devices_lock);
     struct device *d = find_device(provider, info);
     if (!d)
@@ -272,11 +287,6 @@ void object_remove(struct ibv_context *context, struct object *object) {
 }
 
 /* ---------------------------------------------------------------- the end of a context */
-
-/* Contexts that the program has closed, while another one has the same context of the device (ibv_import_device): what was
- * made in them is there, as with a kernel, and events may name it. */
-static pthread_mutex_t closing = PTHREAD_MUTEX_INITIALIZER;
-static struct context *left;
 
 /* The newest of its objects goes first: a parent domain has the allocator that takes back what was made with it. */
 static void free_context(struct context *c) {

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.own_way
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("manners")
-    return compiled(folder / "manners", Path(__file__).parent / "programs/manners.c", *OURS)
+    return compiled(folder / "manners", Path(__file__).parent / "programs/manners.c", *OURS, "-pthread")
 
 
 @pytest.mark.parametrize("local", ["on", "off"])

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -20,6 +21,9 @@
 int follow_open(struct net *net, struct rnic_err *err) {
     struct sockaddr_nl groups = {.nl_family = AF_NETLINK,
                                  .nl_groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR};
+    net->notices = malloc(NOTICES);
+    if (!net->notices)
+        return fail(err, -ENOMEM, "no memory for what the network device says");
     int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE);
     if (fd < 0)
         return fail(err, -errno, "no netlink socket to follow the network device with: %s", strerror(errno));
@@ -106,19 +110,18 @@ bool follow_concerns(const void *notices, uint32_t n, int ifindex) {
 
 static bool receive(void *owner, uint64_t now) {
     struct net *net = owner;
-    _Alignas(struct nlmsghdr) uint8_t notices[NOTICES];
     bool any = false, concerned = false;
     for (int i = 0; net->follow_fd >= 0 && i < AT_ONCE; i++) {
         struct sockaddr_nl from = {0};
         socklen_t size = sizeof from;
-        ssize_t n = recvfrom(net->follow_fd, notices, sizeof notices, MSG_DONTWAIT, (struct sockaddr *)&from, &size);
+        ssize_t n = recvfrom(net->follow_fd, net->notices, NOTICES, MSG_DONTWAIT, (struct sockaddr *)&from, &size);
         if (n < 0 && errno != ENOBUFS && errno != EINTR) /* ENOBUFS: some are lost */
             break;
         any = true;
         if (n < 0)
             concerned = true;
         else if (from.nl_pid == 0) /* the kernel's */
-            concerned |= follow_concerns(notices, (uint32_t)n, net->netdev.ifindex);
+            concerned |= follow_concerns(net->notices, (uint32_t)n, net->netdev.ifindex);
     }
     if (concerned)
         follow_look(net, now);

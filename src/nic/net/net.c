@@ -3,6 +3,7 @@
  * The network of a device is opened and closed.
  */
 #include <errno.h>
+#include <stdlib.h>
 
 #include "base/fail.h"
 #include "net/net.h"
@@ -103,6 +104,7 @@ void net_free(struct net *net) {
     udp_tx_finish(&net->tx);
     fault_set(&net->fault, NULL);
     follow_close(net);
+    free(net->notices);
     ports_close(net);
     udp_rx_free(&net->rx);
     pthread_mutex_destroy(&net->lock);

@@ -70,7 +70,8 @@ struct net {
     struct udp_tx tx;
     struct udp_rx rx;
 
-    int follow_fd; /* netlink */
+    int follow_fd;    /* netlink, and */
+    uint8_t *notices; /* room for what it says: threads that make progress may have small stacks */
     /* What the engine's epoll set has: */
     struct watched watched_rx[NETDEV_MAX_GIDS], watched_tx[NETDEV_MAX_GIDS]; /* the ports' sockets */
     struct watched watched_follow;

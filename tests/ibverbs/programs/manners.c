@@ -10,6 +10,7 @@
 #endif
 #include <errno.h>
 #include <infiniband/verbs.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -175,10 +176,29 @@ static void windows(struct ibv_qp *qp) {
 }
 
 /* What is left is the context's to take back. */
-static void end(void) {
+static void *end(void *arg) {
     GOOD(ibv_destroy_cq(cq));
     GOOD(ibv_destroy_comp_channel(channel));
     GOOD(ibv_close_device(context));
+    return arg;
+}
+
+static void *list(void *arg) {
+    struct ibv_device **devices;
+    MADE(devices, ibv_get_device_list(NULL));
+    ibv_free_device_list(devices);
+    return arg;
+}
+
+/* In a thread with the smallest stack that there is. */
+static void small(void *(*call)(void *)) {
+    pthread_attr_t attr;
+    pthread_t thread;
+    pthread_attr_init(&attr);
+    GOOD(pthread_attr_setstacksize(&attr, 16384));
+    GOOD(pthread_create(&thread, &attr, call, NULL));
+    GOOD(pthread_join(thread, NULL));
+    pthread_attr_destroy(&attr);
 }
 
 int main(int argc, char **argv) {
@@ -196,6 +216,7 @@ int main(int argc, char **argv) {
     windows(a);
     end_qp(a);
     end_qp(b);
-    end();
+    small(list);
+    small(end);
     return 0;
 }

@@ -2,6 +2,7 @@
 #include "link/udp/steerprog.h"
 
 #include <linux/filter.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -86,8 +87,10 @@ static void build_head(uint32_t spread, struct sock_filter *f) {
 }
 
 void steerprog_attach(int fd, const uint16_t *index_of, const uint16_t *first_slot, const uint64_t *silent) {
-    struct sock_filter filter[MOST];
-    struct row rows[MOST_ROWS];
+    struct sock_filter *filter = malloc(MOST * sizeof *filter + MOST_ROWS * sizeof(struct row));
+    if (!filter)
+        return;
+    struct row *rows = (struct row *)(filter + MOST);
     uint32_t count = 0, spread = build_spread(first_slot, silent, filter + HEAD);
     build_head(spread, filter);
     for (uint32_t slot = 0; slot < SLOT_COUNT; slot++) {
@@ -102,7 +105,8 @@ void steerprog_attach(int fd, const uint16_t *index_of, const uint16_t *first_sl
         program.len = (unsigned short)n;
         program.filter = filter;
         if (!setsockopt(fd, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &program, sizeof program) || count < LEAST_ROWS) {
-            return;
+            break;
         }
     }
+    free(filter);
 }
