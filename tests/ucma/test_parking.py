@@ -3,18 +3,21 @@
 
 from __future__ import annotations
 
-from typing import cast
+from errno import ENOMEM
+from typing import Any, cast
 
 import pytest
 
 from rnic.enums import QPType
+from rnic.errors import VerbsError
 from rnic.rdmacm import CmId, EventChannel, EventType, IdState, Option, PortSpace, create_id
-from rnic.ucma import layouts, parking
+from rnic.ucma import commands, layouts, parking
 from rnic.ucma.commands import Commands
 from rnic.ucma.files import File, Handle
 from rnic.ucma.layouts import SOCKADDR_IN, Cmd
 from rnic.wire import RejReason
 from ucma.client import Device, event_kind, listening, param, resolved, sockaddr
+from waiting import until
 
 
 def test_port_of_a_destroyed_listener_can_call(device: Device) -> None:
@@ -121,11 +124,11 @@ def test_the_server_goes_on_when_memory_was_short_for_what_was_due(
 ) -> None:
     done, expire = [], Commands.expire
 
-    def short(commands: Commands, now: int) -> None:
+    def short(of: Commands, now: int) -> None:
         if not done:
             done.append(now)
             raise MemoryError
-        expire(commands, now)
+        expire(of, now)
 
     monkeypatch.setattr(Commands, "expire", short)
     device.destroy_id(listening(device)[0])
@@ -140,14 +143,53 @@ def test_a_file_whose_end_was_interrupted_ends(
     """Its ids go when memory is there again."""
     done, end = [], Commands.end
 
-    def short(commands: Commands, file: File) -> None:
+    def short(of: Commands, file: File) -> None:
         if not done:
             done.append(file)
             raise MemoryError
-        end(commands, file)
+        end(of, file)
 
     monkeypatch.setattr(Commands, "end", short)
     with Device(path) as other:
         port = listening(other)[1]
     assert called(device, port)[0] == EventType.REJECTED
     assert done
+
+
+def test_an_id_that_has_moved_to_another_file_is_called_when_it_listens(
+    path: str, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parking, "TAKEN_NS", 10**8)
+    listener, port = listening(device)
+    device.destroy_id(listener)
+    one = device.create_id()
+    device.good(Cmd.BIND_IP, layouts.BIND_IP, id=one, addr=sockaddr(port))
+    with Device(path) as other:
+        other.good(Cmd.MIGRATE_ID, layouts.MIGRATE_ID, id=one, fd=99)
+        assert called(device, port)[0] == EventType.REJECTED  # it has waited for LISTEN, which did not come
+        assert other.bytes_waiting() == 0
+        other.good(Cmd.LISTEN, layouts.LISTEN, id=one, backlog=5)
+        caller = resolved(device, port)
+        device.good(Cmd.CONNECT, layouts.CONNECT, id=caller, conn_param=param())
+        assert other.event()["event"] == EventType.CONNECT_REQUEST
+
+
+def test_a_port_that_cannot_be_bound_anew_is_lost_once(
+    device: Device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = commands.create_id
+
+    def short(*what: Any, **how: Any) -> CmId:
+        if "context" in how:
+            raise VerbsError(ENOMEM, "no memory", "create_id")
+        return real(*what, **how)
+
+    monkeypatch.setattr(parking, "TAKEN_NS", 10**7)
+    monkeypatch.setattr(commands, "create_id", short)
+    listener, port = listening(device)
+    device.destroy_id(listener)
+    device.good(Cmd.BIND_IP, layouts.BIND_IP, id=device.create_id(), addr=sockaddr(port))
+    until(lambda: "has lost its port" in caplog.text, "the id has lost its port")
+    for _ in range(3):
+        device.create_id()  # each is a turn of the server
+    assert caplog.text.count("has lost its port") == 1

@@ -120,9 +120,13 @@ class Commands:
         return layouts.EVENTS_RESP.write(events_reported=handle.reported)
 
     def migrate_id(self, file: File, fields: dict[str, Any]) -> bytes:
-        """rdma_migrate_id(3). That the file of `fd` holds the id, src/preload has asked."""
+        """rdma_migrate_id(3). That the file of `fd` holds the id, src/preload has asked.
+
+        A listener that the id has taken over stays with the parked ones until the id listens.
+        """
         handle = self.table.find_anywhere(fields["id"])
-        handle.one.migrate_id(file.channel)
+        if not self.parking.has_taken(handle):
+            handle.one.migrate_id(file.channel)
         handle.file = file
         return layouts.EVENTS_RESP.write(events_reported=handle.reported)
 
@@ -162,13 +166,12 @@ class Commands:
             one.bind_addr(addr)
 
     def _part(self, handle: Handle) -> None:
-        """An id that took over a listener does something else: it is bound in the ordinary way."""
-        if self.parking.has_taken(handle):
+        """An id that took over a listener does something else: it is bound in the ordinary way, or loses its port."""
+        if self.parking.settle(handle):
             adopted = handle.one
             adopted.destroy()
             handle.one = create_id(handle.file.channel, adopted.ps, qp_type=adopted.qp_type, context=handle)
             handle.one.options = adopted.options
-            self.parking.settle(handle)
             handle.one.bind_addr(adopted.get_local_addr())
 
     def resolve_ip(self, file: File, fields: dict[str, Any]) -> bytes:
