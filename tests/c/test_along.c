@@ -8,6 +8,7 @@
 #include "dev/dev.h"
 #include "host/lanes.h"
 #include "live.h"
+#include "roce/roce.h"
 #include "wire/bth.h"
 
 #define HANG_S 60
@@ -117,10 +118,31 @@ static void test_an_ack_by_the_lane_of_the_peer_counts(void) {
     close_both();
 }
 
+/* What the peer is due before it: answers to READs and atomics, or a NAK. */
+static void test_no_ack_overtakes_what_is_due_before_it(void) {
+    uint8_t packet[ACK_BYTES];
+    open_both();
+    tell(&a, from, &b, to, 0, 8);
+    struct qp *qp = (struct qp *)to;
+    dev_lock(dev_of(b.ctx));
+    struct responder *resp = &rc_of(qp)->resp, was = *resp;
+    resp->ack = ACK_ASKED;
+    CHECK_EQ(resp_join_ack(qp, packet), ACK_BYTES);
+    resp->queue_count++;
+    CHECK_EQ(resp_join_ack(qp, packet), 0);
+    resp->queue_count--;
+    resp->nak_pending = true;
+    CHECK_EQ(resp_join_ack(qp, packet), 0);
+    *resp = was;
+    dev_unlock(dev_of(b.ctx));
+    close_both();
+}
+
 int main(void) {
     live_isolate();
     RUN(test_answers_arrive_with_acks_ahead_of_them);
     RUN(test_an_ack_that_cannot_be_is_dropped);
     RUN(test_an_ack_by_the_lane_of_the_peer_counts);
+    RUN(test_no_ack_overtakes_what_is_due_before_it);
     return check_done();
 }
