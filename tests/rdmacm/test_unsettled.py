@@ -44,7 +44,9 @@ def question(service: int = SERVICE) -> cm.Resolution:
 
 
 def of(*questions: cm.Resolution) -> Unsettled:
-    return Unsettled(cast("cm.ConnTable", SimpleNamespace(exchanges=lambda: list(questions))))
+    names = Unsettled(cast("cm.ConnTable", SimpleNamespace(exchanges=lambda: list(questions))))
+    names.serve(SERVICE)
+    return names
 
 
 def test_a_name_stays_until_its_requests_are_answered(name: Name) -> None:
@@ -58,6 +60,14 @@ def test_a_name_stays_until_its_requests_are_answered(name: Name) -> None:
     names.release(2)
     assert name.ends == ["closed"]
     assert names.deadline is None
+
+
+def test_a_port_that_never_listened_is_closed_without_a_look_at_all_exchanges(name: Name) -> None:
+    """Of n ids that are bound and call, that would be n looks at n exchanges."""
+    names = Unsettled(cast("cm.ConnTable", SimpleNamespace()))  # which has none
+    names.serve(SERVICE + 1)
+    names.keep(cast("nic.Listener", name), 0)
+    assert name.ends == ["closed"]
 
 
 def test_a_name_goes_when_the_peer_no_longer_asks(name: Name) -> None:

@@ -119,6 +119,7 @@ class IbService(ConnectionService):
         wanted = service_id(one.ps, one.local.port)
         served = self.served.get(wanted)
         if served is None:
+            self.unsettled.serve(wanted)
             listener = self.cm.listen(wanted, monotonic_ns())
             served = self.served[wanted] = Served(listener)
         served.ids.append(one)

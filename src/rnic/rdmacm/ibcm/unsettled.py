@@ -34,13 +34,23 @@ class Unsettled:
     def __init__(self, table: cm.ConnTable) -> None:
         self._table = table
         self._kept: list[_Kept] = []
+        self._served: set[int] = set()  # services that have had a listener: requests to others are refused
+
+    def serve(self, service_id: int) -> None:
+        """A service has a listener from now on."""
+        self._served.add(service_id)
 
     def keep(self, name: nic.Listener, now: int) -> None:
         """Close a name when the requests to its service are settled; the call can be repeated."""
         if all(kept.name is not name for kept in self._kept):
-            asked = [one for one in self._table.exchanges() if _service(one) == name.service_id]
-            self._kept.append(_Kept(name, asked, now + ANSWER_KEPT_NS))
+            self._kept.append(_Kept(name, self._asked(name.service_id), now + ANSWER_KEPT_NS))
         self.release(now)
+
+    def _asked(self, service_id: int) -> list[cm.Exchange]:
+        """The open requests to a service. Of many ids that call, each closes a port that nobody has asked for."""
+        if service_id not in self._served:
+            return []
+        return [one for one in self._table.exchanges() if _service(one) == service_id]
 
     def release(self, now: int) -> None:
         """Close the names whose requests are settled, or whose time is over."""
