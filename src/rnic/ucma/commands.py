@@ -166,7 +166,7 @@ class Commands:
             one.bind_addr(addr)
 
     def _part(self, handle: Handle) -> None:
-        """An id that took over a listener does something else: it is bound as others are, or loses its port."""
+        """An id that took over a listener does something else: it is bound anew, or loses its port."""
         if self.parking.settle(handle):
             adopted = handle.one
             adopted.destroy()
