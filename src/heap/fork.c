@@ -3,7 +3,7 @@
  * A child's memory is its own from the fork on, but a mapping of a file stays common.  So the heap is copied before the fork,
  * and the child puts the copy in its place.  The heap of a child is over: it hands out nothing.
  *
- * The copy takes some 0.3 ms for each MiB.  Peers would run into their retries if a device stood still so long.  So all is
+ * The copy takes some 0.35 ms for each MiB.  Peers would run into their retries if a device stood still so long.  So all is
  * copied before devices take their locks (rnic_heap_before_fork()).  If there are handlers of others, these may run later, and
  * write into memory of the heap: so what was never registered is copied again when all have prepared.  A device cannot take its
  * locks as late as that: an allocator's handler may hold the allocator's lock by then.
