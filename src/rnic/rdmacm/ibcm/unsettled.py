@@ -47,7 +47,7 @@ class Unsettled:
         self.release(now)
 
     def _asked(self, service_id: int) -> list[cm.Exchange]:
-        """The open requests to a service. Of many ids that call, each closes a port that nobody has asked for."""
+        """The open requests to a service. Ids that only call close ports nobody asked for."""
         if service_id not in self._served:
             return []
         return [one for one in self._table.exchanges() if _service(one) == service_id]
