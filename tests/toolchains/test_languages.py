@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bindings of other languages to libibverbs: Go's cgo and Rust's bindgen, with both headers."""
+"""Bindings of other languages to libibverbs: Go's cgo and Rust's bindgen, with both headers; Java's JNA."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ HERE = Path(__file__).parent
 SYSTEM = Path("/usr/include/infiniband/verbs.h")
 HEADERS = {"rnic": OURS[:1], "rdma-core": []}
 LINK = OURS[1:]
+JNA = Path("/usr/share/java/jna.jar")
 BINDGEN = "--allowlist-function ibv_.* --allowlist-type ibv_.* --no-prepend-enum-name --size_t-is-usize"
 
 
@@ -84,3 +85,14 @@ def test_layouts_that_rust_computes(bindings: Path, folder: Path) -> None:
     program = rust(bindings, "layouts", "--test", "-A", "unused")
     with Program(program, within=folder) as layouts:
         assert "0 failed" in layouts.good()
+
+
+def test_java(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    need("javac", "default-jdk-headless")
+    if not JNA.exists():
+        pytest.skip("needs Debian's libjna-java")
+    make("javac", "-cp", JNA, "-d", tmp_path, HERE / "Pair.java")
+    for local in ("on", "off"):
+        monkeypatch.setenv("RNIC_LOCAL", local)
+        with Program("java", "-cp", f"{JNA}:{tmp_path}", "Pair", DEVICE, within=folder) as pair:
+            assert pair.good() == "all is well\n"
