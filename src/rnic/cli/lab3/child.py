@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -24,6 +23,8 @@ END_SECONDS = 0.3  # how long a program may take to end by itself when its conne
 LOSSY = {"RNIC_FAULT": "loss=0.25,seed=3"}
 """Of a program that runs by itself, in the run with late SENDs: the RNIC sends from its memory once more."""
 SLOW = Path(__file__).with_name("slow.py")
+LIMITED = ["/bin/sh", "-c", f'ulimit -f {FILE_BYTES // 512}; exec "$@"', "sh"]
+"""Ahead of a command: files have a limit from its first instruction on. A memory file grows by what it finds."""
 
 
 def runs_by_itself(script: Path) -> bool:
@@ -91,7 +92,7 @@ class Child:
             self._err = stack.enter_context(scratch())
             self._gate, gate = _pipe(stack)
             self._process = subprocess.Popen(
-                [*command_of(script, gate.fileno(), late), *arguments],
+                [*LIMITED, *command_of(script, gate.fileno(), late), *arguments],
                 pass_fds=[gate.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=self._out,
@@ -105,7 +106,6 @@ class Child:
                     "RNIC_LOCAL": "off",
                 },  # what goes by the wire can be late
             )
-            resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
             gate.close()
             self._stack = stack.pop_all()
 
