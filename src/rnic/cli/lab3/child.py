@@ -24,7 +24,7 @@ LOSSY = {"RNIC_FAULT": "loss=0.25,seed=3"}
 """Of a program that runs by itself, in the run with late SENDs: the RNIC sends from its memory once more."""
 SLOW = Path(__file__).with_name("slow.py")
 LIMITED = ["/bin/sh", "-c", f'ulimit -f {FILE_BYTES // 512}; exec "$@"', "sh"]
-"""Ahead of a command: files have a limit from its first instruction on. A memory file grows by what it finds."""
+"""Ahead of a command: files have a limit from its begin on, which memory files of its devices look at."""
 
 
 def runs_by_itself(script: Path) -> bool:
