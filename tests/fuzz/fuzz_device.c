@@ -550,7 +550,7 @@ static void refresh_target(int target) {
 }
 
 /* Now and then the application makes the progress, and the attacker does not run away from the device. */
-static void poll(void) {
+static void poll_all(void) {
     struct rnic_wc wc[16];
     CHECK(w.ctx->ops->poll_cq(w.cq, 16, wc) >= 0);
 }
@@ -568,7 +568,7 @@ int main(int argc, char **argv) {
         }
         attack();
         if (number / 1000 % 2 || number % 10 == 0)
-            poll();
+            poll_all();
         if (number % EVERY == EVERY - 1)
             check_alive();
     }

@@ -173,7 +173,7 @@ static void check_wc(const struct side *s, struct ledger *l, const struct rnic_w
     }
 }
 
-static void poll(struct side *s, bool sends) {
+static void poll_side(struct side *s, bool sends) {
     struct rnic_wc wc[16];
     int n;
     do {
@@ -277,8 +277,8 @@ static void swap_region(struct side *s) {
 /* ---------------------------------------------------------------- states */
 
 static void settle_ledgers(struct side *s) {
-    poll(s, true);
-    poll(s, false);
+    poll_side(s, true);
+    poll_side(s, false);
     begin_ledger(&s->sends);
     begin_ledger(&s->recvs);
 }
@@ -353,8 +353,8 @@ static void check_end(struct side *s) {
     if (qp->state != RNIC_QPS_ERR)
         check_requester(qp);
     check_responder(qp);
-    poll(s, true);
-    poll(s, false);
+    poll_side(s, true);
+    poll_side(s, false);
     if (qp->state == RNIC_QPS_ERR && wq_empty(&qp->sq) && wq_empty(&qp->rq) && s->exact)
         CHECK(s->recvs.next == s->recvs.posted);
     for (struct rnic_async_event event; event_take(&s->end->node->nic.events, &event);)
