@@ -129,6 +129,7 @@ def test_doctor_tries_ipv6_where_that_is_all() -> None:
     status, out, _ = on(IPV6_ALONE, f"{RNIC} doctor --json")
     assert status == 0
     assert by_name(out)["UDP segmentation"].found == "3 packets in one call"
+    assert by_name(out)["C programs"].state.value != "degraded"
 
 
 def test_doctor_says_that_the_loopback_interface_is_down() -> None:

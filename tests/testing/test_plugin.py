@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import rnic.testing.pytest as plugin
 from ucma.under import needs_libraries
 
 pytest_plugins = ["pytester"]
@@ -100,7 +101,7 @@ def test_fixtures(pytester: pytest.Pytester) -> None:
 
 @needs_libraries
 def test_programs(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rnic.testing.pytest.END", 0.1)
+    monkeypatch.setattr(plugin, "END", 0.1)
     pytester.makepyfile(PROGRAMS)
     pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=7)
 

@@ -20,7 +20,7 @@ LOOPBACK = "lo"
 BOTH_ENDS = f"""
 both="{PROGRAM} -d $0 -g 0 -n 10 -p $1"
 $both >/dev/null & server=$!
-until $both 127.0.0.1 >/dev/null 2>/dev/null; do
+until $both 127.0.0.1 >/dev/null 2>/dev/null || $both ::1 >/dev/null 2>/dev/null; do
     kill -0 $server 2>/dev/null || {{ wait $server; exit; }}
     sleep 0.05
 done
