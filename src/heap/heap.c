@@ -31,7 +31,8 @@ static sigset_t signals;
 static _Thread_local __attribute__((tls_model("initial-exec"))) bool forks; /* this thread, with the lock */
 
 enum { BEGINS = 1, TOLD = 2, OWN = 4, USED = 8, KEPT = 16 };
-/* BEGINS: a used run; TOLD: peers may use it; OWN: it is not the file's any more; KEPT: free, but may have memory */
+/* BEGINS: the first page of a used run; TOLD: peers may use it; OWN: it is not the file's any more; USED: in a used run; KEPT:
+ * free, but may have memory */
 static uint8_t is[PAGES];
 static uint32_t kept; /* pages that are so */
 

@@ -222,7 +222,7 @@ static int wr_complete(struct ibv_qp_ex *pub) {
                             &bad, &err);
     }
     pthread_mutex_unlock(&b->lock);
-    return failed("wr_complete", rc == -EOPNOTSUPP ? -EINVAL : rc, &err); /* as drivers and post_send() */
+    return failed("wr_complete", as_drivers_refuse(rc), &err);
 }
 
 /* ---------------------------------------------------------------- */

@@ -282,6 +282,8 @@ bool device_gone(struct context *c);
 int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size);
 /* ah.c: what drivers take, and the device refuses: more bits of a flow label than there are, or shown_sl() as a priority. */
 void as_drivers_take(struct rnic_ah_attr *attr);
+/* What a device does not support in a work request, drivers call wrong: -EINVAL.  Other results stay. */
+static inline int as_drivers_refuse(int rc) { return rc == -EOPNOTSUPP ? -EINVAL : rc; }
 /* work.c: what stands for a completion's service level, which RoCE does not have.  Of a datagram it is the header that it came
  * with, as hardware puts it and as UCX reads it: bit 3, a UDP header; bits 0 to 2, 1 for IPv6 or 2 for IPv4. */
 uint8_t shown_sl(const struct rnic_wc *wc);

@@ -51,20 +51,17 @@ static int post_chunk(struct ibv_qp *pub, struct ibv_send_wr **wr) {
 
 /* ---------------------------------------------------------------- queue pairs and shared queues */
 
-/* What a device does not support in a request, drivers call wrong. */
-static int as_drivers(int rc) { return rc == -EOPNOTSUPP ? EINVAL : -rc; }
-
 static int post_send(struct ibv_qp *pub, struct ibv_send_wr *wr, struct ibv_send_wr **bad) {
     int rc = 0;
     if (!names_objects(pub, wr))
-        return as_drivers(QUIETLY(context_of(pub->context)
-                                      ->ops->post_send(((struct qp *)pub)->nic, (const struct rnic_send_wr *)wr,
-                                                       (const struct rnic_send_wr **)bad, NULL)));
+        return -as_drivers_refuse(QUIETLY(context_of(pub->context)
+                                              ->ops->post_send(((struct qp *)pub)->nic, (const struct rnic_send_wr *)wr,
+                                                               (const struct rnic_send_wr **)bad, NULL)));
     while (wr && !rc)
         rc = post_chunk(pub, &wr);
     if (rc)
         *bad = wr;
-    return as_drivers(rc);
+    return -as_drivers_refuse(rc);
 }
 
 static int post_recv(struct ibv_qp *pub, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad) {
