@@ -5,6 +5,7 @@
  *
  * builder DEVICE
  */
+#include <errno.h>
 #include <infiniband/verbs.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -135,6 +136,17 @@ static void build(struct ibv_qp_ex *qp, char texts[COUNT][ROOM], const struct ib
         die("ibv_wr_complete");
 }
 
+/* As ibv_post_send() refuses it; nothing of it is posted. */
+static void refuse_a_flag(struct ibv_qp_ex *qp, char *text, const struct ibv_mr *mr) {
+    ibv_wr_start(qp);
+    qp->wr_id = COUNT;
+    qp->wr_flags = IBV_SEND_SIGNALED | IBV_SEND_IP_CSUM;
+    ibv_wr_send(qp);
+    ibv_wr_set_sge(qp, mr->lkey, (uintptr_t)text, 1);
+    if ((errno = ibv_wr_complete(qp)) != EINVAL)
+        die("ibv_wr_complete with a flag that is not supported");
+}
+
 static void wait_for(int left) {
     time_t limit = time(NULL) + SECONDS;
     while (left) {
@@ -171,6 +183,7 @@ int main(int argc, char **argv) {
     connect_to(from, to);
     connect_to(to, from);
     receives(to, came, into);
+    refuse_a_flag(ibv_qp_to_qp_ex(from), texts[0], out);
     build(ibv_qp_to_qp_ex(from), texts, out);
     wait_for(2 * COUNT);
     for (i = 0; i < COUNT; i++)
