@@ -160,6 +160,54 @@ struct rnic_ext_memory {
     int (*alloc_mr)(struct rnic_pd *pd, uint64_t length, uint32_t access, struct rnic_mr **mr, struct rnic_err *err);
 };
 
+/* ---------------------------------------------------------------- streams */
+
+/* For a communication manager of iWARP, whose queue pairs go by TCP connections: it makes the connection, exchanges the
+ * frames of MPA's start-up on it (RFC 5044, 7; RFC 6581), and hands it to the queue pair, which goes to RTS then. */
+#define RNIC_EXT_STREAM "rnic.stream/1"
+
+enum rnic_stream_rtr { /* the message that makes a connection of equals ready (RFC 6581, 9.2) */
+                       RNIC_STREAM_RTR_NONE,
+                       RNIC_STREAM_RTR_SEND, /* of length 0, which no receive is taken for */
+                       RNIC_STREAM_RTR_WRITE,
+                       RNIC_STREAM_RTR_READ,
+};
+
+struct rnic_stream_attr {
+    int fd;               /* a connected socket; from attach() on, if that returns 0, the queue pair's */
+    const uint8_t *bytes; /* nbytes that were read of it and come behind the last frame of the start-up */
+    uint32_t nbytes;
+    uint8_t rtr;      /* enum rnic_stream_rtr: the initiator sends it, the responder waits for it */
+    bool initiator;   /* that has connected: the other end sends nothing before the first FPDU has come */
+    bool crc;         /* both ends compute CRCs; else the field is 0 and not looked at */
+    bool markers_in;  /* the peer sends markers, */
+    bool markers_out; /* or insists on them */
+    bool rfc7306;     /* the peer has atomics and immediate data */
+};
+
+enum rnic_stream_end {
+    RNIC_STREAM_FIN,        /* the peer has closed in order, between two messages */
+    RNIC_STREAM_LOST,       /* reset, timed out, or closed within a message: error */
+    RNIC_STREAM_TERMINATED, /* by the peer's Terminate message: layer, type, code */
+    RNIC_STREAM_REFUSED,    /* this end has sent one, or would have: likewise */
+    RNIC_STREAM_CLOSED,     /* both have closed in order, this end first */
+};
+
+struct rnic_stream_event {
+    uint32_t qp_num;
+    uint8_t end;               /* enum rnic_stream_end */
+    uint8_t layer, type, code; /* RFC 5040, 4.8 */
+    int error;                 /* errno, as ECONNRESET */
+};
+
+struct rnic_ext_stream {
+    /* In INIT or RTR, of an RC queue pair of a device of iWARP.  -EINVAL, -EBUSY: it has one already */
+    int (*attach)(struct rnic_qp *qp, const struct rnic_stream_attr *attr, struct rnic_err *err);
+    int (*fd)(struct rnic_context *ctx); /* readable while there is an event; the device's */
+    /* The oldest event: once for each stream that ends while its queue pair exists and is connected. -EAGAIN: none */
+    int (*next_event)(struct rnic_context *ctx, struct rnic_stream_event *event, struct rnic_err *err);
+};
+
 /* ---------------------------------------------------------------- questions */
 
 /* What libibverbs cannot ask: MW.query(), WQ.state, AH.query(), Context.query_raw_packet(). */

@@ -6,6 +6,7 @@
  *   udp      RoCEv2: datagrams of port 4791, by the ports of the device's addresses
  *   lane     shared memory of two contexts of one host
  *   packet   Ethernet frames by a packet socket
+ *   tcp      connections of iWARP: a stream of bytes for each queue pair
  *
  * What comes in is not in this table: a link is how packets leave, a source (struct source of run/run.h) is where they
  * come from, and the two do not go in pairs.  One source serves all lanes, of which a device may have hundreds; groups,
@@ -33,6 +34,7 @@
 #include <netinet/in.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
 #include "nic.h"
 
@@ -74,6 +76,13 @@ struct link_ops {
     uint8_t *(*reserve)(struct link *link, struct way *way, uint32_t n, uint32_t *crc);
     /* The packet last reserved is written. */
     void (*commit)(struct link *link);
+    /* Of a link that is a stream, in place of those three: takes as many of the bytes of n pieces as there is room for, and
+     * says how many. 0: none now; its source makes the queue pair ready when there is room. -errno: it has broken, and its
+     * source will say so.  more: others follow at once. */
+    long (*write)(struct link *link, const struct way *way, const struct iovec *pieces, int n, bool more);
+    void (*finish)(struct link *link,
+                   const struct way *way); /* of a stream: the peer reads what was written, then its end */
+    uint32_t (*segment)(struct link *link, const struct way *way); /* bytes that leave in one piece at most, now */
     /* All of a packet that is at hand: of a short one the quicker way, of a frame the only one. False: not now.  By a bare
      * link an ACK may stand ahead of it, in one piece, of LINK_JOINED bytes at most. */
 #define LINK_JOINED 64u
