@@ -273,7 +273,8 @@ static bool may_begin(struct qp *qp) {
     const struct send_wqe *wqe = sq_wqe(&qp->sq, snd->next);
     if ((wqe->flags & RNIC_SEND_FENCE) && snd->waiting)
         return false;
-    return !waits(wqe) || !snd->waiting || snd->waiting < qp->attr.max_rd_atomic;
+    uint32_t waiting = snd->waiting + snd->rtr_waits;
+    return !waits(wqe) || !waiting || waiting < qp->attr.max_rd_atomic;
 }
 
 /* A responder waits for the first FPDU of the initiator (RFC 5044, 7.1). */
