@@ -162,19 +162,20 @@ static struct named name_untagged(uint8_t code, bool request) {
 
 static struct named name_of(const struct rnic_stream_event *e, bool request) {
     const struct named catastrophic = {RNIC_WC_REM_OP_ERR, RNIC_VE_PEER_ERROR};
-    if (e->layer == LAYER_MPA)
-        return (struct named){RNIC_WC_REM_INV_REQ_ERR, e->code == 2 ? RNIC_VE_PEER_CRC : RNIC_VE_PEER_PROTOCOL};
+    const struct named violation = {RNIC_WC_REM_INV_REQ_ERR, RNIC_VE_PEER_PROTOCOL};
     if (e->layer == LAYER_DDP)
         return e->type == DDP_TAGGED_BUFFER     ? name_tagged(e->code)
                : e->type == DDP_UNTAGGED_BUFFER ? name_untagged(e->code, request)
                                                 : catastrophic;
+    if (e->layer == LAYER_MPA && e->code == 2)
+        return (struct named){RNIC_WC_REM_INV_REQ_ERR, RNIC_VE_PEER_CRC};
+    if (e->layer != LAYER_RDMAP)
+        return violation;
     if (e->type == RDMAP_PROTECTION)
         return name_protection(e->code);
     if (e->type == RDMAP_OPERATION && e->code == 9)
         return (struct named){RNIC_WC_REM_ACCESS_ERR, RNIC_VE_PEER_INVALIDATE};
-    return e->type == RDMAP_OPERATION && e->code != 7 && e->code != 8
-               ? (struct named){RNIC_WC_REM_INV_REQ_ERR, RNIC_VE_PEER_PROTOCOL}
-               : catastrophic;
+    return e->type == RDMAP_OPERATION && e->code != 7 && e->code != 8 ? violation : catastrophic;
 }
 
 /* Is there such an error, behind the start-up? */
