@@ -70,8 +70,8 @@ static int source_copy(struct qp *qp, const struct source *from, const struct io
 uint32_t out_most(struct qp *qp) {
     const struct iwarp *iw = iwarp_of(qp);
     uint32_t piece = qp->way.link->ops->segment(qp->way.link, &qp->way);
-    if (qp->pace.rate && piece > PACE_BURST) /* a pause is due for each */
-        piece = PACE_BURST;
+    if (qp->pace.rate && piece > qp->nic->mtu) /* what a burst is counted in, see pace_set() */
+        piece = qp->nic->mtu;
     if (iw->agreed.markers_out && piece > IN_AHEAD)
         piece = IN_AHEAD;
     return mpa_ulpdu_most(piece, iw->agreed.markers_out, LEAST);
