@@ -35,11 +35,46 @@ int net_find(struct net *net, const char *netdev, struct rnic_err *err) {
 
 static void start_faults(struct net *net) { net->kind->set_fault(net, net->has_faults ? &net->faults : NULL); }
 
-void net_set_fault(struct net *net, const struct rnic_fault *fault) {
+/* A fault that is asked for, and who has it: others would accept it and do nothing. */
+static int check_fault(const struct net *net, const struct rnic_fault *f, struct rnic_err *err) {
+    bool lose = false;
+    for (int i = 0; i < RNIC_FAULT_RULES; i++)
+        lose |= f->lose[i].nth > 0;
+    const struct {
+        const char *name;
+        bool asked;
+        uint32_t of; /* enum net_faults */
+    } rows[] = {
+        {"loss", f->loss, FAULTS_OF_PACKETS},
+        {"duplicate", f->duplicate, FAULTS_OF_PACKETS},
+        {"reorder", f->reorder, FAULTS_OF_PACKETS},
+        {"mark", f->mark, FAULTS_OF_PACKETS},
+        {"lose", lose, FAULTS_OF_PACKETS},
+        {"reset", f->reset, FAULTS_OF_STREAMS},
+        {"stall", f->stall, FAULTS_OF_STREAMS},
+        {"reset_after", f->reset_after, FAULTS_OF_STREAMS},
+        {"stall_after", f->stall_after, FAULTS_OF_STREAMS},
+        {"chunk", f->chunk, FAULTS_OF_STREAMS},
+        {"flip_header", f->flip_header, FAULTS_OF_STREAMS},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (rows[i].asked && !(rows[i].of & net->kind->faults))
+            return fail(err, -EOPNOTSUPP, "%s is a fault of %s", rows[i].name,
+                        rows[i].of == FAULTS_OF_PACKETS ? "packets, which TCP hides: a RoCE device has it"
+                                                        : "streams: an iWARP device has it");
+    }
+    return 0;
+}
+
+int net_set_fault(struct net *net, const struct rnic_fault *fault, struct rnic_err *err) {
+    int rc = fault ? check_fault(net, fault, err) : 0;
+    if (rc)
+        return rc;
     net->has_faults = fault != NULL;
     if (fault)
         net->faults = *fault;
     start_faults(net);
+    return 0;
 }
 
 void net_find_unplugged(struct net *net) {
@@ -56,11 +91,9 @@ void net_unplug(struct net *net, bool unplugged, uint64_t now) {
 
 /* What the environment asks for, where the program does not. */
 static int read_faults(struct net *net, struct rnic_err *err) {
-    int rc = rnic_env_fault(&net->faults, err);
-    net->has_faults = rc > 0;
-    if (rc >= 0)
-        start_faults(net);
-    return rc < 0 ? rc : 0;
+    struct rnic_fault faults;
+    int rc = rnic_env_fault(&faults, err);
+    return rc < 0 ? rc : net_set_fault(net, rc ? &faults : NULL, err);
 }
 
 /* ---------------------------------------------------------------- open and close */
@@ -174,5 +207,6 @@ const struct net_kind net_ports = {
     .abandon = abandon_ports,
     .follow = follow_ports,
     .mtu_of = mtu_of,
+    .faults = FAULTS_OF_PACKETS,
     .set_fault = set_fault,
 };

@@ -42,6 +42,8 @@ struct net_calls {
     void (*gone)(void *owner);          /* there is no netdev any more */
 };
 
+enum net_faults { FAULTS_OF_PACKETS = 1, FAULTS_OF_STREAMS = 2 };
+
 /* What a network goes by. */
 struct net_kind {
     int (*open)(struct net *net, const struct rnic_open_attr *attr, struct rnic_err *err);
@@ -51,6 +53,7 @@ struct net_kind {
     /* It is like this now. True: the GID table has changed */
     bool (*follow)(struct net *net, const struct netdev *fresh, uint64_t now);
     int (*mtu_of)(int netdev_mtu);                                      /* enum rnic_mtu that the port tells; 0: none */
+    enum net_faults faults;                                             /* which it can inject */
     void (*set_fault)(struct net *net, const struct rnic_fault *fault); /* NULL: none; or it is unplugged */
 };
 extern const struct net_kind net_ports, net_streams;
@@ -114,7 +117,8 @@ void net_leave(struct net *net);
 void net_free(struct net *net);
 void net_fail(struct net *net);    /* the netdev has gone: nothing comes or goes any more */
 void net_abandon(struct net *net); /* in a forked child */
-void net_set_fault(struct net *net, const struct rnic_fault *fault);
+/* 0, or -EOPNOTSUPP: it is a fault of another kind of network, and nothing has changed. */
+int net_set_fault(struct net *net, const struct rnic_fault *fault, struct rnic_err *err);
 void net_unplug(struct net *net, bool unplugged, uint64_t now); /* and tells it */
 void net_find_unplugged(struct net *net);                       /* while it is opened: it was so before */
 

@@ -127,6 +127,7 @@ static bool receive(void *owner, uint64_t now, bool all) {
     struct tcp *tcp = &net->tcp;
     bool any = tell_broken(net, now) | open_streams(net, now);
     (void)all;
+    tcp_go_on(tcp, now);
     if (tcp->count[TCP_OPEN] <= FEW && !tcp->full && !tcp->count[TCP_LEAVES])
         return receive_all(net, now) | any;
     any |= receive_ready(net, now);
@@ -200,8 +201,7 @@ static int mtu_of(int netdev_mtu) {
 }
 
 static void set_fault(struct net *net, const struct rnic_fault *fault) {
-    (void)fault;
-    tcp_stall(&net->tcp, net->unplugged);
+    tcp_set_faults(&net->tcp, fault, net->unplugged);
 }
 
 const struct net_kind net_streams = {
@@ -211,5 +211,6 @@ const struct net_kind net_streams = {
     .abandon = abandon_net,
     .follow = follow_net,
     .mtu_of = mtu_of,
+    .faults = FAULTS_OF_STREAMS,
     .set_fault = set_fault,
 };

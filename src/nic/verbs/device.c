@@ -147,10 +147,10 @@ static int soft_set_fault(struct rnic_context *ctx, const struct rnic_fault *fau
     if (rc)
         return rc;
     dev_lock(dev);
-    net_set_fault(&dev->net, fault);
+    rc = net_set_fault(&dev->net, fault, err);
     dev_unlock(dev);
     engine_wake(&dev->run); /* it may have to wait for what the injector holds */
-    return 0;
+    return rc;
 }
 
 static int soft_raise_event(struct rnic_context *ctx, int event_type, uint64_t after, struct rnic_err *err) {

@@ -39,11 +39,16 @@ int soft_attach_stream(struct rnic_qp *pub, const struct rnic_stream_attr *attr,
     return rc;
 }
 
-int soft_stream_fd(struct rnic_context *ctx) { return dev_of(ctx)->ends.fd; }
+int soft_stream_fd(struct rnic_context *ctx) {
+    const struct dev *dev = dev_of(ctx);
+    return dev->kind->has & HAS_STREAMS ? dev->ends.fd : -EOPNOTSUPP;
+}
 
 int soft_next_stream_event(struct rnic_context *ctx, struct rnic_stream_event *event, struct rnic_err *err) {
     struct dev *dev = dev_of(ctx);
     int rc = dev_check_alive(dev, err);
+    if (!rc && dev->ends.fd < 0)
+        rc = dev_check_has(dev, HAS_STREAMS, "streams", err);
     if (rc)
         return rc;
     dev_lock(dev);

@@ -17,6 +17,7 @@
 #define SEGMENT_NS 100000000ull /* what the path takes in one piece is asked again after so long */
 #define SEGMENT_LEAST 128u
 #define DISCARDED (1 << 20) /* bytes at once */
+#define TCP_PIECES 40       /* of a read or write that the injector cuts short */
 
 /* ---------------------------------------------------------------- stages */
 
@@ -44,8 +45,10 @@ void tcp_move(struct tcp *tcp, struct tcp_stream *s, enum tcp_stage to) {
 }
 
 void tcp_watch(struct tcp *tcp, struct tcp_stream *s) {
-    bool reads = !s->ended && (s->stage == TCP_OPEN || s->stage == TCP_LEAVES);
-    uint32_t events = tcp->stalled ? 0u : (reads ? EPOLLIN : 0u) | (s->full ? EPOLLOUT : 0u);
+    bool reads = !s->ended && (s->stage == TCP_OPEN || s->stage == TCP_LEAVES), stands = s->harm.until == UINT64_MAX;
+    uint32_t events = (reads ? EPOLLIN : 0u) | (s->full && !s->harm.until ? EPOLLOUT : 0u);
+    if (tcp->stalled || stands)
+        events = 0;
     struct epoll_event e = {.events = events, .data = {.ptr = s}};
     if (events == s->watched)
         return;
@@ -91,6 +94,25 @@ static size_t bytes_of(const struct iovec *pieces, int n) {
     return bytes;
 }
 
+/* The first bytes of n pieces, as pieces of their own. */
+static int cut(const struct iovec *pieces, int n, size_t bytes, struct iovec out[TCP_PIECES]) {
+    int i = 0;
+    for (; i < n && i < TCP_PIECES && bytes; i++) {
+        out[i] = pieces[i];
+        if (out[i].iov_len > bytes)
+            out[i].iov_len = bytes;
+        bytes -= out[i].iov_len;
+    }
+    return i;
+}
+
+/* To the peer, too: what is under way is thrown away. */
+static int reset(struct tcp *tcp, struct tcp_stream *s) {
+    const struct sockaddr nobody = {.sa_family = AF_UNSPEC};
+    connect(s->fd, &nobody, sizeof nobody);
+    return broke(tcp, s, ECONNRESET);
+}
+
 /* By syscall(), as of datagrams: the C library's function is a point of cancellation. */
 static long send_pieces(struct tcp *tcp, struct tcp_stream *s, const struct iovec *pieces, int n, bool more) {
     struct msghdr msg = {.msg_iov = (struct iovec *)(uintptr_t)pieces, .msg_iovlen = (size_t)n};
@@ -100,12 +122,30 @@ static long send_pieces(struct tcp *tcp, struct tcp_stream *s, const struct iove
     return syscall(SYS_sendmsg, s->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL | (more ? MSG_MORE : 0));
 }
 
+/* Through the injector: 0 bytes as of a full socket, but for its time there is no room. */
+static long send_with_faults(struct tcp *tcp, struct tcp_stream *s, const struct iovec *pieces, int n, bool more) {
+    struct iovec some[TCP_PIECES];
+    size_t all = bytes_of(pieces, n), bytes = all;
+    enum harm harm = stream_faults_write(&tcp->faults, tcp->counters, &s->harm, &bytes, *tcp->now);
+    if (harm == HARM_RESET)
+        return reset(tcp, s);
+    if (harm != HARM_NONE)
+        return 0;
+    long done = send_pieces(tcp, s, some, cut(pieces, n, bytes, some), more || bytes < all);
+    s->harm.written += done > 0 ? (uint64_t)done : 0;
+    return done;
+}
+
 static long write_pieces(struct link *link, const struct way *way, const struct iovec *pieces, int n, bool more) {
     struct tcp *tcp = (struct tcp *)link;
     struct tcp_stream *s = tcp_stream_of(way);
     if (!way->held || s->stage == TCP_BROKEN || s->finished)
         return -EPIPE;
-    long done = tcp->stalled ? 0 : send_pieces(tcp, s, pieces, n, more);
+    long done = tcp->stalled     ? 0
+                : tcp->faults.on ? send_with_faults(tcp, s, pieces, n, more)
+                                 : send_pieces(tcp, s, pieces, n, more);
+    if (s->stage == TCP_BROKEN)
+        return done;
     if (done < 0 && errno != EAGAIN && errno != EINTR)
         return broke(tcp, s, errno);
     if (done < 0)
@@ -175,8 +215,13 @@ static long throw_away(const struct tcp_stream *s) {
 }
 
 long tcp_read(struct tcp *tcp, struct tcp_stream *s, const struct iovec *pieces, int n) {
-    if (tcp->stalled)
+    struct iovec some[TCP_PIECES];
+    if (tcp->stalled || s->harm.until == UINT64_MAX)
         return -EAGAIN;
+    if (n && tcp->faults.on) {
+        n = cut(pieces, n, stream_faults_read(&tcp->faults, bytes_of(pieces, n)), some);
+        pieces = some;
+    }
     if (n && s->taken < s->nearly)
         return take_early(s, pieces, n);
     tcp->counters->value[RNIC_CNT_rx_syscalls]++;
@@ -201,8 +246,14 @@ static void release(struct link *link, const struct way *way) {
     tcp_watch(tcp, s);
 }
 
+static void spoil(struct link *link, uint8_t *bytes, uint32_t n, bool sealed) {
+    struct tcp *tcp = (struct tcp *)link;
+    if (tcp->faults.on)
+        stream_faults_spoil(&tcp->faults, tcp->counters, bytes, n, sealed);
+}
+
 static const struct link_ops ops = {
-    .name = "tcp", .release = release, .write = write_pieces, .finish = finish, .segment = segment};
+    .name = "tcp", .release = release, .write = write_pieces, .finish = finish, .segment = segment, .spoil = spoil};
 
 static int option(int fd, int level, int name) {
     int value = -1;
@@ -276,6 +327,10 @@ uint64_t tcp_deadline(const struct tcp *tcp) {
     uint64_t first = UINT64_MAX;
     for (const struct tcp_stream *s = tcp->streams[TCP_LEAVES]; s; s = s->next)
         first = s->until < first ? s->until : first;
+    for (int stage = 0; tcp->faults.on && stage < TCP_STAGES; stage++) {
+        for (const struct tcp_stream *s = tcp->streams[stage]; s; s = s->next)
+            first = s->harm.until && s->harm.until < first ? s->harm.until : first;
+    }
     return first;
 }
 
@@ -291,11 +346,25 @@ int tcp_open(struct tcp *tcp, struct rnic_counters *counters, const uint64_t *no
     return tcp->epoll_fd < 0 ? fail(err, -errno, "epoll: %s", strerror(errno)) : 0;
 }
 
-void tcp_stall(struct tcp *tcp, bool stalled) {
+void tcp_set_faults(struct tcp *tcp, const struct rnic_fault *fault, bool stalled) {
+    stream_faults_set(&tcp->faults, fault);
     tcp->stalled = stalled;
     for (int stage = 0; stage < TCP_STAGES; stage++) {
-        for (struct tcp_stream *s = tcp->streams[stage]; s; s = s->next)
+        for (struct tcp_stream *s = tcp->streams[stage]; s; s = s->next) {
+            s->harm = (struct stream_harm){0};
             tcp_watch(tcp, s);
+        }
+    }
+}
+
+void tcp_go_on(struct tcp *tcp, uint64_t now) {
+    for (int stage = 0; tcp->faults.on && stage < TCP_STAGES; stage++) {
+        for (struct tcp_stream *s = tcp->streams[stage]; s; s = s->next) {
+            if (!s->harm.until || s->harm.until > now)
+                continue;
+            s->harm.until = 0;
+            tcp_watch(tcp, s);
+        }
     }
 }
 

@@ -15,6 +15,7 @@
 #include <sys/epoll.h>
 
 #include "link/link.h"
+#include "link/tcp/faults.h"
 
 enum tcp_stage {
     TCP_WAITS,  /* for its queue pair to take what comes */
@@ -38,7 +39,8 @@ struct tcp_stream {
     uint64_t until;    /* TCP_LEAVES: it is closed then at the latest */
     uint32_t segment;  /* bytes, as found */
     uint64_t found_at; /* then */
-    uint8_t *early;    /* nearly bytes that were read by others before, of which so many are taken */
+    struct stream_harm harm;
+    uint8_t *early; /* nearly bytes that were read by others before, of which so many are taken */
     uint32_t nearly, taken;
 };
 
@@ -52,6 +54,7 @@ struct tcp {
     uint32_t full; /* streams that are */
     bool corked;   /* some are */
     bool stalled;  /* on purpose: nothing comes or goes */
+    struct stream_faults faults;
 };
 
 /* The link's own part of a way. */
@@ -67,7 +70,8 @@ int tcp_open(struct tcp *tcp, struct rnic_counters *counters, const uint64_t *no
 void tcp_close(struct tcp *tcp);   /* with all streams */
 void tcp_cut(struct tcp *tcp);     /* all connections end at once, while they may have queue pairs */
 void tcp_abandon(struct tcp *tcp); /* in a forked child: their descriptors */
-void tcp_stall(struct tcp *tcp, bool stalled);
+/* On purpose. fault: the injector's, NULL: none. stalled: nothing comes or goes at all */
+void tcp_set_faults(struct tcp *tcp, const struct rnic_fault *fault, bool stalled);
 
 /* From now on the queue pair goes its way by this socket, which is the link's; rcvbuf: bytes of its buffer, 0: the system's
  * choice.  0; or -errno and why not, and the socket is still the caller's. */
@@ -83,6 +87,7 @@ void tcp_watch(struct tcp *tcp, struct tcp_stream *s);
 void tcp_has_room(struct tcp *tcp, struct tcp_stream *s);
 void tcp_uncork(struct tcp *tcp);
 void tcp_sweep(struct tcp *tcp, uint64_t now);
+void tcp_go_on(struct tcp *tcp, uint64_t now); /* those whose time the injector meant */
 uint64_t tcp_deadline(const struct tcp *tcp);
 
 #endif
