@@ -47,7 +47,7 @@ class Options(Record):
     access: AccessFlags = AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_READ | AccessFlags.REMOTE_ATOMIC
     """What the peer may do here."""
     address: str | None = None
-    """The local IP address to use, None: the first of the GID table, or of the interface of an iWARP device."""
+    """The local IP address to use, None: the first of the GID table; iWARP: of the network interface."""
     qkey: int = 0x11111111
     """UD: the Q_Key that datagrams to this queue pair carry."""
     crc: bool = True
@@ -145,8 +145,8 @@ def complete(
 ) -> None:
     """INIT -> RTR -> RTS, towards the peer.  When the peer has done it too, both may send.
 
-    iWARP: the end that was prepared first connects, the other one waits for it; so a thread that has both ends
-    calls complete() in the order of prepare().
+    iWARP: the end that was prepared first connects, and the other one waits for it. A thread that has both
+    ends calls complete() in the order of prepare().
     """
     if _is_iwarp(_context(qp)):
         _complete_stream(qp, own, peer, options, tell)
@@ -198,7 +198,9 @@ def connect_qps(
 
     `access` is what each may do in the other's memory.  The rest has the names of QPAttr; None for `path_mtu`
     is the largest that both ports have.  RC alone repeats what is lost: UC and UD ignore timeouts and
-    retries.  Of iWARP devices TCP does: of these values only `access` and `max_rd_atomic` count.  UD queue pairs have no fixed peer: a datagram is sent with `ah`, `remote_qpn` and this `qkey`.
+    retries.  UD queue pairs have no fixed peer: a datagram is sent with `ah`, `remote_qpn` and this `qkey`.
+    Queue pairs of iWARP devices are of RC, and TCP repeats what is lost: only `access` and `max_rd_atomic`
+    count.
 
     Raises ValueError for types or states that do not fit, VerbsError for a value that QP.modify() refuses.
     """
@@ -257,8 +259,8 @@ def _complete_stream(qp: QP, own: Address, peer: Address, options: Options, tell
         markers_in=own.markers,
         markers_out=peer.markers,
     )
-    sock = own._meeting.go(bytes(own), peer.gid.ip, peer.port) if initiator else own._meeting.wait(bytes(peer))
-    with sock:
+    meeting = own._meeting
+    with meeting.go(bytes(own), peer.gid.ip, peer.port) if initiator else meeting.wait(bytes(peer)) as sock:
         _move(qp, QPAttr(qp_state=QPState.RTR, max_dest_rd_atomic=options.max_dest_rd_atomic), tell)
         qp.attach_stream(sock, attr)
     _move(qp, QPAttr(qp_state=QPState.RTS, max_rd_atomic=options.max_rd_atomic), tell)

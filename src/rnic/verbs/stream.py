@@ -50,4 +50,5 @@ class StreamEvent(Record):
     @classmethod
     def from_struct(cls, values: Mapping[str, int]) -> "StreamEvent":
         """The record of struct rnic_stream_event's fields."""
-        return cls(**{**values, "end": StreamEnd(values["end"])})
+        rest = {name: value for name, value in values.items() if name != "end"}
+        return cls(end=StreamEnd(values["end"]), **rest)
