@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import struct
 from collections.abc import Callable
 from enum import Enum
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, cast
 
 from rnic.enums import MTU, AccessFlags, QPState, QPType, Transport
@@ -24,7 +24,7 @@ __all__ = ["Address", "Options", "QPChange", "complete", "connect_both", "connec
 
 _WIRE = struct.Struct("!16sIIBHB")
 _CRC, _MARKERS = 1, 2
-_turns = itertools.count()  # of iWARP: whoever is prepared first connects to the other
+_TURN_NS, _TURNS = 1000, 1 << 24  # of iWARP: a PSN is the time of prepare(), modulo 17 s
 
 
 class Options(Record):
@@ -243,7 +243,7 @@ def _prepare_stream(qp: QP, context: Context, options: Options, tell: Tell | Non
 
     _move(qp, QPAttr(qp_state=QPState.INIT, port_num=1, **_more(qp, 0, options)), tell)
     meeting = Meeting(_own_ip(context, options), context.device.index)
-    turn = next(_turns) & 0xFFFFFF
+    turn = monotonic_ns() // _TURN_NS % _TURNS
     mtu = context.query_port(1).active_mtu
     gid = GID(str(meeting.ip))
     return Address(gid, qp.qp_num, turn, mtu, meeting.port, options.crc, options.markers, meeting)
@@ -252,7 +252,8 @@ def _prepare_stream(qp: QP, context: Context, options: Options, tell: Tell | Non
 def _complete_stream(qp: QP, own: Address, peer: Address, options: Options, tell: Tell | None) -> None:
     if own._meeting is None:
         raise ValueError("complete() takes the address that prepare() has returned in this process")
-    initiator = (own.psn, bytes(own)) < (peer.psn, bytes(peer))
+    later = (own.psn - peer.psn) % _TURNS
+    initiator = later > _TURNS // 2 if later else bytes(own) < bytes(peer)
     attr = StreamAttr(
         initiator=initiator,
         crc=own.crc or peer.crc,
