@@ -24,8 +24,10 @@ static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint64_t up_to(uint64_t from, uint64_t n, uint64_t cut) { return cut > from && cut < from + n ? cut - from : n; }
 
 static void append(struct pipe *p, const uint8_t *bytes, uint64_t n) {
-    if (p->forgets && p->read == p->written)
-        p->forgotten = p->written;
+    if (p->forgets && p->read - p->forgotten > 1 << 20) {
+        memmove(p->bytes, p->bytes + p->read - p->forgotten, p->written - p->read);
+        p->forgotten = p->read;
+    }
     if (p->written - p->forgotten + n > p->room) {
         p->room = 2 * (p->written - p->forgotten + n) + 4096;
         p->bytes = realloc(p->bytes, p->room);
