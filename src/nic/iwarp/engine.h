@@ -121,8 +121,9 @@ struct writer {
     /* Without CRCs a payload goes from its memory: the bytes ahead of `split` go first, then it, then the others. */
     uint32_t split, referred; /* bytes of it that are left */
     struct source source;     /* and where */
+    uint64_t begun, written;  /* bytes of the stream: put here, and given to the link */
     uint32_t position;        /* of the stream, modulo MPA_MARKER_EVERY */
-    bool broken;              /* nothing goes out any more */
+    bool broken;              /* the link takes nothing any more */
     bool finished;            /* nor is to */
 };
 

@@ -109,7 +109,7 @@ static void conclude(struct qp *qp, bool right) {
         return;
     }
     in->heard = true;
-    in->ahead_most = size < LONG_FPDU ? IN_AHEAD : SMALL_AHEAD;
+    in->ahead_most = size < LONG_FPDU || iwarp_of(qp)->agreed.markers_in ? IN_AHEAD : SMALL_AHEAD;
     next_fpdu(in);
 }
 
@@ -284,7 +284,8 @@ int iwarp_want(struct qp *qp, struct iovec *pieces) {
     if (!iw->connected || in->ended)
         return 0;
     int n = to_place(qp, pieces);
+    bool copied = !n && in->state == READ_BODY;
     in->direct = n ? in->body : 0;
-    pieces[n] = (struct iovec){in->ahead, in->direct >= LONG_FPDU ? SMALL_AHEAD : in->ahead_most};
+    pieces[n] = (struct iovec){in->ahead, in->direct >= LONG_FPDU ? SMALL_AHEAD : copied ? IN_AHEAD : in->ahead_most};
     return n + 1;
 }

@@ -14,7 +14,8 @@
 
 #include "base/fail.h"
 
-/* A peer that has read the end of the stream, or could have, closes within that time. */
+/* A peer that has read the end of the stream, or could have, closes within that time; and one that has closed lets this end
+ * write what was posted. */
 #define CLOSE_NS 10000000000ull
 /* Buffers full in a turn, before others have theirs. */
 #define TURN 4
@@ -26,12 +27,17 @@ static int create(struct qp *qp) {
     return qp->engine_state ? 0 : -ENOMEM;
 }
 
-static void let_go(struct qp *qp) {
+static void free_buffers(struct qp *qp) {
     struct iwarp *iw = iwarp_of(qp);
     free(iw->out.bytes);
     free(iw->in.ahead);
+    iw->out.bytes = iw->in.ahead = NULL;
     serve_free(qp);
-    *iw = (struct iwarp){0};
+}
+
+static void let_go(struct qp *qp) {
+    free_buffers(qp);
+    *iwarp_of(qp) = (struct iwarp){0};
 }
 
 static void destroy(struct qp *qp) {
@@ -61,8 +67,10 @@ static int begin(struct qp *qp, struct rnic_err *err) {
             "then changes the state itself");
     iw->out.bytes = malloc(OUT_ROOM + OUT_RESERVE);
     iw->in.ahead = malloc(IN_AHEAD);
-    if (!iw->out.bytes || !iw->in.ahead || serve_init(qp))
+    if (!iw->out.bytes || !iw->in.ahead || serve_init(qp)) {
+        free_buffers(qp);
         return fail(err, -ENOMEM, "no memory for the buffers of a connection");
+    }
     in_start(qp);
     send_init(qp);
     iw->why = (struct rnic_stream_event){.end = RNIC_STREAM_CLOSED};
@@ -132,32 +140,32 @@ static void close_in_order(struct qp *qp, enum rnic_stream_end end) {
 }
 
 /* The peer's end of the stream.  In SQD what was posted is still to go, unless it waits for answers that cannot come. */
-static void peer_has_closed(struct qp *qp) {
+static void peer_has_closed(struct qp *qp, uint64_t now) {
     struct iwarp *iw = iwarp_of(qp);
-    if (iw->out.finished)
+    if (iw->out.finished) {
         close_in_order(qp, RNIC_STREAM_CLOSED);
-    else if (qp->state == RNIC_QPS_SQD && !iw->snd.waiting)
+    } else if (qp->state == RNIC_QPS_SQD && !iw->snd.waiting) {
         iw->peer_closed = true;
-    else
+        iw->close_at = now + CLOSE_NS;
+    } else {
         close_in_order(qp, RNIC_STREAM_FIN);
+    }
 }
 
 void iwarp_ended(struct qp *qp, int error, uint64_t now) {
     struct iwarp *iw = iwarp_of(qp);
-    (void)now;
-    if (!iw->connected || iw->in.ended)
+    if (!iw->connected || (iw->in.ended && !error))
         return;
     iw->in.ended = true;
     iw->close_at = 0;
-    if (error)
-        iw->out.broken = true;
+    iw->out.broken |= error != 0;
     if (qp->state == RNIC_QPS_ERR)
         return;
     bool amid = !in_is_between(iw) || (!iw->out.finished && in_is_amid(qp));
     if (error || amid)
         lose(qp, error ? -error : ECONNRESET);
     else
-        peer_has_closed(qp);
+        peer_has_closed(qp, now);
 }
 
 /* ---------------------------------------------------------------- turns */

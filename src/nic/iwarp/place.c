@@ -130,8 +130,10 @@ static enum bad (*const begins[RDMAP_OPCODES])(struct qp *qp, struct reader *in)
 enum bad place_begin(struct qp *qp, uint32_t payload) {
     struct reader *in = &iwarp_of(qp)->in;
     in->payload = payload;
-    enum bad bad = in->row->tagged ? GOOD : check_untagged(in);
-    return bad ? bad : begins[rdmap_opcode(ddp_of(in))](qp, in);
+    unsigned opcode = rdmap_opcode(ddp_of(in));
+    bool checked = !in->row->tagged && opcode != RDMAP_TERMINATE; /* whose sender is gone, whatever it says */
+    enum bad bad = checked ? check_untagged(in) : GOOD;
+    return bad ? bad : begins[opcode](qp, in);
 }
 
 /* ---------------------------------------------------------------- to its place */

@@ -89,17 +89,12 @@ static void tell_failure(struct qp *qp) {
     term_refuse(qp, BAD_LOCAL, wqe->vendor_err, NULL, 0);
 }
 
-/* Is its memory still to be written? */
-static bool is_referred(const struct writer *out, uint32_t element) {
-    return out->referred && !out->source.of_region && out->source.key == element;
-}
-
 void send_complete(struct qp *qp) {
     const struct iwarp *iw = iwarp_of(qp);
     uint32_t tail;
     while ((tail = wq_tail(&qp->sq)) != iw->snd.next) {
         struct send_wqe *wqe = sq_wqe(&qp->sq, tail);
-        if (!wqe->done || is_referred(&iw->out, tail))
+        if (!wqe->done || iw->out.written < wqe->end)
             break;
         qp_complete_send(qp, wqe);
     }
@@ -158,10 +153,11 @@ static bool start(struct qp *qp, struct send_wqe *wqe) {
     return true;
 }
 
-/* All of it has gone out. */
+/* All of it has been put into FPDUs. */
 static void proceed(struct qp *qp, struct send_wqe *wqe) {
     struct sender *snd = &iwarp_of(qp)->snd;
     wqe->done = !waits(wqe);
+    wqe->end = iwarp_of(qp)->out.begun;
     snd->waiting += waits(wqe);
     snd->next++;
     snd->offset = 0;
@@ -273,7 +269,8 @@ static bool may_begin(struct qp *qp) {
     const struct send_wqe *wqe = sq_wqe(&qp->sq, snd->next);
     if ((wqe->flags & RNIC_SEND_FENCE) && snd->waiting)
         return false;
-    return !waits(wqe) || !snd->waiting || snd->waiting < qp->attr.max_rd_atomic;
+    uint32_t waiting = snd->waiting + snd->rtr_waits;
+    return !waits(wqe) || !waiting || waiting < qp->attr.max_rd_atomic;
 }
 
 /* A responder waits for the first FPDU of the initiator (RFC 5044, 7.1). */
@@ -353,10 +350,14 @@ static enum result next(struct qp *qp, uint64_t now) {
     return result;
 }
 
+static bool may_send(const struct qp *qp) {
+    const struct writer *out = &iwarp_of(qp)->out;
+    return (qp->state == RNIC_QPS_RTS || qp->state == RNIC_QPS_SQD) && !out->finished && !out->broken;
+}
+
 enum result send_fill(struct qp *qp, uint64_t now) {
     enum result result = SENT;
-    while ((result == SENT || result == FAILED) && (qp->state == RNIC_QPS_RTS || qp->state == RNIC_QPS_SQD) &&
-           !iwarp_of(qp)->out.finished)
+    while ((result == SENT || result == FAILED) && may_send(qp))
         result = next(qp, now);
     return result;
 }

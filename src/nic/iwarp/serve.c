@@ -90,10 +90,7 @@ static enum result serve_read(struct qp *qp, struct request *r, const uint8_t *r
     enum bad bad = r->offset ? GOOD
                              : check_source(qp, read_stag(read), read_to(read), read_length(read),
                                             RNIC_ACCESS_REMOTE_READ, &ptr, &ve);
-    if (!bad)
-        return send_response(qp, r, read);
-    qp_count(qp, RNIC_COMP_CNTR_OP_REMOTE_RDMA_READ, false, 0);
-    return refuse(qp, r, bad, ve);
+    return bad ? refuse(qp, r, bad, ve) : send_response(qp, r, read);
 }
 
 /* ---------------------------------------------------------------- atomics */

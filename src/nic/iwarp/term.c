@@ -122,10 +122,19 @@ static void blame(struct qp *qp, enum bad bad, int vendor_err, const uint8_t *he
     qp_complete_recv(qp, &wc, true);
 }
 
+/* For completion counters: what the peer has asked for. */
+static void count_failure(const struct qp *qp, const uint8_t *header) {
+    if (header && rdmap_opcode(header) == RDMAP_WRITE)
+        qp_count(qp, RNIC_COMP_CNTR_OP_REMOTE_RDMA_WRITE, false, 0);
+    if (header && rdmap_opcode(header) == RDMAP_READ_REQUEST)
+        qp_count(qp, RNIC_COMP_CNTR_OP_REMOTE_RDMA_READ, false, 0);
+}
+
 void term_refuse(struct qp *qp, enum bad bad, int vendor_err, const uint8_t *header, uint32_t ulpdu) {
     const struct rnic_stream_event why = {
         .end = RNIC_STREAM_REFUSED, .layer = rows[bad].layer, .type = rows[bad].type, .code = rows[bad].code};
     send_terminate(qp, bad, header, ulpdu);
+    count_failure(qp, header);
     blame(qp, bad, vendor_err, header);
     iwarp_end(qp, &why, rows[bad].event);
 }
@@ -162,19 +171,20 @@ static struct named name_untagged(uint8_t code, bool request) {
 
 static struct named name_of(const struct rnic_stream_event *e, bool request) {
     const struct named catastrophic = {RNIC_WC_REM_OP_ERR, RNIC_VE_PEER_ERROR};
-    if (e->layer == LAYER_MPA)
-        return (struct named){RNIC_WC_REM_INV_REQ_ERR, e->code == 2 ? RNIC_VE_PEER_CRC : RNIC_VE_PEER_PROTOCOL};
+    const struct named violation = {RNIC_WC_REM_INV_REQ_ERR, RNIC_VE_PEER_PROTOCOL};
     if (e->layer == LAYER_DDP)
         return e->type == DDP_TAGGED_BUFFER     ? name_tagged(e->code)
                : e->type == DDP_UNTAGGED_BUFFER ? name_untagged(e->code, request)
                                                 : catastrophic;
+    if (e->layer == LAYER_MPA && e->code == 2)
+        return (struct named){RNIC_WC_REM_INV_REQ_ERR, RNIC_VE_PEER_CRC};
+    if (e->layer != LAYER_RDMAP)
+        return violation;
     if (e->type == RDMAP_PROTECTION)
         return name_protection(e->code);
     if (e->type == RDMAP_OPERATION && e->code == 9)
         return (struct named){RNIC_WC_REM_ACCESS_ERR, RNIC_VE_PEER_INVALIDATE};
-    return e->type == RDMAP_OPERATION && e->code != 7 && e->code != 8
-               ? (struct named){RNIC_WC_REM_INV_REQ_ERR, RNIC_VE_PEER_PROTOCOL}
-               : catastrophic;
+    return e->type == RDMAP_OPERATION && e->code != 7 && e->code != 8 ? violation : catastrophic;
 }
 
 /* Is there such an error, behind the start-up? */
