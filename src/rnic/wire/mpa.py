@@ -106,7 +106,8 @@ class MpaFrame(Record):
         if len(private) != header.private_size:
             raise WireError(f"private data of {header.private_size} bytes, there are {len(private)}")
         control = None
-        if header.enhanced and header.revision > 1:
+        bare = header.rejected and not private  # as siw refuses what it does not support
+        if header.enhanced and header.revision > 1 and not bare:
             control, private = MpaControl.parse(private), private[MpaControl.SIZE :]
         return cls(
             is_reply=header.key == KEY_REPLY,
