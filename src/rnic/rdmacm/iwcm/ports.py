@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TCP ports of ids: an id that is bound has a socket at each of its addresses, one that only calls has one."""
+"""TCP ports of ids: one that is bound has a socket at each of its addresses, one that only calls has one."""
 
 from __future__ import annotations
 
@@ -25,9 +25,13 @@ class Bound:
     def __init__(self, service: IwService, one: CmId, made: list[socket.socket]) -> None:
         self._service, self.one, self.sockets = service, one, made
 
-    def take(self) -> socket.socket:
-        """The socket to connect by, which is not this object's any more."""
-        return self.sockets.pop()
+    def take(self, ip: IP) -> socket.socket | None:
+        """The socket at an address, to connect by; it is not this object's any more."""
+        for sock in self.sockets:
+            if sockets.where_is(sock.getsockname()).ip == ip:
+                self.sockets.remove(sock)
+                return sock
+        return None
 
     def close(self) -> None:
         """Give the port back; a second call does nothing."""
@@ -102,5 +106,3 @@ class Ports:
         for sock in self._taken.values():
             sock.close()
         self._taken.clear()
-
-

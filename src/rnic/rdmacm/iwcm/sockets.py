@@ -18,33 +18,31 @@ from errno import (
     ENOBUFS,
     ENOMEM,
 )
+from ipaddress import ip_address
 
 from rnic.errors import VerbsError, exhausted
-from rnic.rdmacm.sockaddr import IP, Inet
+from rnic.rdmacm.sockaddr import IP, Inet, SockAddr
 from rnic.wording import port_taken
 
 SCARCE = (EMFILE, ENFILE, ENOBUFS, ENOMEM)
 """What is missing here; it says nothing of the peer."""
 _NOT_NOW = (EAGAIN, EINTR, EINPROGRESS)
 _BACKLOG = 4096  # connections that the kernel has made and nobody has accepted yet
+_TOS, _TCLASS = (socket.IPPROTO_IP, socket.IP_TOS), (socket.IPPROTO_IPV6, socket.IPV6_TCLASS)
 _ABORT = struct.pack("ii", 1, 0)  # SO_LINGER: a reset instead of a farewell
 _USER_TIMEOUT = 20.0  # seconds: how long the peer may not acknowledge
-_IDLE, _BETWEEN = 20, 5  # seconds until an idle peer is asked whether it lives, and between two such questions
+_IDLE, _BETWEEN = (
+    20,
+    5,
+)  # seconds until an idle peer is asked whether it lives, and between two such questions
 
 
 def _family(ip: IP) -> socket.AddressFamily:
     return socket.AF_INET if ip.version == 4 else socket.AF_INET6
 
 
-def name_of(where: Inet) -> tuple[str, int] | tuple[str, int, int, int]:
-    """An address for the socket module."""
-    return (str(where.ip), where.port, *((0, where.scope) if where.ip.version == 6 else ()))  # type: ignore[return-value]
-
-
-def where_is(name: tuple[str, int] | tuple[str, int, int, int]) -> Inet:
+def where_is(name: SockAddr) -> Inet:
     """An address of the socket module."""
-    from ipaddress import ip_address
-
     return Inet(ip_address(name[0].partition("%")[0]), name[1], name[3] if len(name) == 4 else 0)
 
 
@@ -57,7 +55,7 @@ def bound(where: Inet, verb: str, *, reuse: bool = False) -> socket.socket:
     try:
         if reuse:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(name_of(where))
+        sock.bind(where.sockaddr)
     except OSError as error:
         sock.close()
         raise _not_bound(where, error.errno or EADDRNOTAVAIL, verb) from None
@@ -114,7 +112,7 @@ def listen(sock: socket.socket, verb: str) -> None:
 
 def connect(sock: socket.socket, peer: Inet) -> int:
     """Begin to connect: 0, or an errno. The socket is writable when the outcome() is there."""
-    code = sock.connect_ex(name_of(peer))
+    code = sock.connect_ex(peer.sockaddr)
     return 0 if code in _NOT_NOW else code
 
 
@@ -166,7 +164,7 @@ def prepare(sock: socket.socket, traffic_class: int, timeout: float | None = Non
     ]
     if traffic_class:
         is_v4 = sock.family == socket.AF_INET
-        level, name = (socket.IPPROTO_IP, socket.IP_TOS) if is_v4 else (socket.IPPROTO_IPV6, socket.IPV6_TCLASS)
+        level, name = _TOS if is_v4 else _TCLASS
         options.append((level, name, traffic_class))
     for option in options:
         with contextlib.suppress(OSError):  # the connection goes on without
