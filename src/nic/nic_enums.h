@@ -182,6 +182,8 @@
     X(duplicate_requests, "requests that came again: answered, not executed again")                                    \
     X(out_of_sequence, "requests beyond the expected PSN")                                                             \
     X(implied_naks, "responses that showed that an earlier one was lost")                                              \
+    X(terminates_sent, "iWARP: Terminate messages sent")                                                               \
+    X(terminates_received, "iWARP: Terminate messages received")                                                       \
     X(qp_errors, "queue pairs that went to the error state")                                                           \
     X(forwarded_out, "packets handed to another process of this host")                                                 \
     X(forwarded_in, "packets received from another process of this host")                                              \
@@ -365,7 +367,18 @@ enum rnic_counter { RNIC_COUNTERS(RNIC_ENUM_COUNTER) RNIC_CNT_MAX };
     X(BIND_PD, "queue pair, memory window and memory region are not all of one protection domain")                     \
     X(BIND_ACCESS, "the memory region lacks MW_BIND or, for a window that is written to, LOCAL_WRITE")                 \
     X(BIND_BOUNDS, "the memory window reaches outside the memory region, or is of type 2 and empty")                   \
-    X(INVALIDATE_REGION, "the key is a memory region's, which is deregistered, not invalidated")
+    X(INVALIDATE_REGION, "the key is a memory region's, which is deregistered, not invalidated")                       \
+    X(STREAM_LOST, "the connection was reset, or timed out, or was closed in the middle of a message")                 \
+    X(PEER_STAG, "the peer has ended the connection: the rkey is not registered there, or not for this")               \
+    X(PEER_BOUNDS, "the peer has ended the connection: the address range reaches outside its memory region")           \
+    X(PEER_RIGHTS, "the peer has ended the connection: its memory region or queue pair does not grant this access")    \
+    X(PEER_NO_RECEIVE, "the peer has ended the connection: it had no receive posted for a SEND")                       \
+    X(PEER_TOO_LONG, "the peer has ended the connection: a SEND was longer than its receive")                          \
+    X(PEER_READS, "the peer has ended the connection: more READs and atomics than its max_dest_rd_atomic")             \
+    X(PEER_INVALIDATE, "the peer has ended the connection: this end may not invalidate that key")                      \
+    X(PEER_CRC, "the peer has ended the connection: a CRC was wrong")                                                  \
+    X(PEER_PROTOCOL, "the peer has ended the connection: it takes what it got for a violation of the protocol")        \
+    X(PEER_ERROR, "the peer has ended the connection: an error of its own")
 #define RNIC_ENUM_VENDOR(n, t) RNIC_VE_##n,
 enum rnic_vendor_err { RNIC_VENDOR_ERRS(RNIC_ENUM_VENDOR) RNIC_VE_MAX };
 
