@@ -70,7 +70,7 @@ uint32_t verbs_paced_types(const struct dev *dev) {
 static uint32_t packet_bytes(const struct dev *dev, const struct qp *qp) {
     if (qp->pub.qp_type == RNIC_QPT_RAW_PACKET)
         return (uint32_t)dev->net.netdev.mtu;
-    return mtu_bytes(qp_is_datagram(qp) ? net_active_mtu(&dev->net) : qp->attr.path_mtu);
+    return mtu_bytes(qp->attr.path_mtu ? qp->attr.path_mtu : net_active_mtu(&dev->net));
 }
 
 int verbs_check_rate(uint32_t rate, struct rnic_err *err) {

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import struct
 from collections.abc import Callable
 from enum import Enum
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, cast
 
 from rnic.enums import MTU, AccessFlags, QPState, QPType, Transport
@@ -24,7 +24,7 @@ __all__ = ["Address", "Options", "QPChange", "complete", "connect_both", "connec
 
 _WIRE = struct.Struct("!16sIIBHB")
 _CRC, _MARKERS = 1, 2
-_turns = itertools.count()  # of iWARP: whoever is prepared first connects to the other
+_TURN_NS, _TURNS = 1000, 1 << 24  # of iWARP: a PSN is the time of prepare(), modulo 17 s
 
 
 class Options(Record):
@@ -47,7 +47,7 @@ class Options(Record):
     access: AccessFlags = AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_READ | AccessFlags.REMOTE_ATOMIC
     """What the peer may do here."""
     address: str | None = None
-    """The local IP address to use, None: the first of the GID table, or of the interface of an iWARP device."""
+    """The local IP address to use, None: the first of the GID table; iWARP: of the network interface."""
     qkey: int = 0x11111111
     """UD: the Q_Key that datagrams to this queue pair carry."""
     crc: bool = True
@@ -145,8 +145,8 @@ def complete(
 ) -> None:
     """INIT -> RTR -> RTS, towards the peer.  When the peer has done it too, both may send.
 
-    iWARP: the end that was prepared first connects, the other one waits for it; so a thread that has both ends
-    calls complete() in the order of prepare().
+    iWARP: the end that was prepared first connects, and the other one waits for it. A thread that has both
+    ends calls complete() in the order of prepare().
     """
     if _is_iwarp(_context(qp)):
         _complete_stream(qp, own, peer, options, tell)
@@ -198,7 +198,9 @@ def connect_qps(
 
     `access` is what each may do in the other's memory.  The rest has the names of QPAttr; None for `path_mtu`
     is the largest that both ports have.  RC alone repeats what is lost: UC and UD ignore timeouts and
-    retries.  Of iWARP devices TCP does: of these values only `access` and `max_rd_atomic` count.  UD queue pairs have no fixed peer: a datagram is sent with `ah`, `remote_qpn` and this `qkey`.
+    retries.  UD queue pairs have no fixed peer: a datagram is sent with `ah`, `remote_qpn` and this `qkey`.
+    Queue pairs of iWARP devices are of RC, and TCP repeats what is lost: only `access` and `max_rd_atomic`
+    count.
 
     Raises ValueError for types or states that do not fit, VerbsError for a value that QP.modify() refuses.
     """
@@ -241,7 +243,7 @@ def _prepare_stream(qp: QP, context: Context, options: Options, tell: Tell | Non
 
     _move(qp, QPAttr(qp_state=QPState.INIT, port_num=1, **_more(qp, 0, options)), tell)
     meeting = Meeting(_own_ip(context, options), context.device.index)
-    turn = next(_turns) & 0xFFFFFF
+    turn = monotonic_ns() // _TURN_NS % _TURNS
     mtu = context.query_port(1).active_mtu
     gid = GID(str(meeting.ip))
     return Address(gid, qp.qp_num, turn, mtu, meeting.port, options.crc, options.markers, meeting)
@@ -250,15 +252,16 @@ def _prepare_stream(qp: QP, context: Context, options: Options, tell: Tell | Non
 def _complete_stream(qp: QP, own: Address, peer: Address, options: Options, tell: Tell | None) -> None:
     if own._meeting is None:
         raise ValueError("complete() takes the address that prepare() has returned in this process")
-    initiator = (own.psn, bytes(own)) < (peer.psn, bytes(peer))
+    later = (own.psn - peer.psn) % _TURNS
+    initiator = later > _TURNS // 2 if later else bytes(own) < bytes(peer)
     attr = StreamAttr(
         initiator=initiator,
         crc=own.crc or peer.crc,
         markers_in=own.markers,
         markers_out=peer.markers,
     )
-    sock = own._meeting.go(bytes(own), peer.gid.ip, peer.port) if initiator else own._meeting.wait(bytes(peer))
-    with sock:
+    meeting = own._meeting
+    with meeting.go(bytes(own), peer.gid.ip, peer.port) if initiator else meeting.wait(bytes(peer)) as sock:
         _move(qp, QPAttr(qp_state=QPState.RTR, max_dest_rd_atomic=options.max_dest_rd_atomic), tell)
         qp.attach_stream(sock, attr)
     _move(qp, QPAttr(qp_state=QPState.RTS, max_rd_atomic=options.max_rd_atomic), tell)

@@ -61,7 +61,7 @@ class Faults(Record):
     reset: float = 0.0
     """iWARP: probability that the connection is reset instead of a write to the socket."""
     stall: float = 0.0
-    """iWARP: probability that the connection stands still from such a write on, as if its peer had vanished."""
+    """iWARP: probability that it stands still from a write on, as if the peer had vanished."""
     reset_after: int = 0
     """iWARP: each connection is reset behind so many bytes that this end writes; 0: it is not."""
     stall_after: int = 0

@@ -19,8 +19,9 @@ class StreamAttr(Record):
     """This end has connected. Its peer sends nothing before this end's first message has come."""
     crc: bool = True
     """Each message carries a CRC, which the receiver checks; else the field is 0, and nobody looks at it."""
-    rtr: StreamRTR = StreamRTR.NONE
-    """The message of length 0 that the initiator sends first, by itself."""
+    rtr: StreamRTR = StreamRTR.WRITE
+    """The message of length 0 that the initiator sends first, by itself. Without it the peer can send nothing before
+    the program of the initiator does."""
     markers_in: bool = False
     """The peer puts markers into what it sends."""
     markers_out: bool = False
@@ -50,4 +51,5 @@ class StreamEvent(Record):
     @classmethod
     def from_struct(cls, values: Mapping[str, int]) -> "StreamEvent":
         """The record of struct rnic_stream_event's fields."""
-        return cls(**{**values, "end": StreamEnd(values["end"])})
+        rest = {name: value for name, value in values.items() if name != "end"}
+        return cls(end=StreamEnd(values["end"]), **rest)
