@@ -70,8 +70,15 @@ void tcp_has_room(struct tcp *tcp, struct tcp_stream *s) {
     tcp_watch(tcp, s);
 }
 
+static void drop_line(struct tcp_stream *s) {
+    if (s->line >= 0)
+        close(s->line);
+    s->line = -1;
+}
+
 static void discard(struct tcp *tcp, struct tcp_stream *s) {
     leave_list(tcp, s);
+    drop_line(s);
     set_full(tcp, s, false);
     close(s->fd); /* and it is in no epoll set */
     free(s->early);
@@ -239,6 +246,7 @@ static void release(struct link *link, const struct way *way) {
     struct tcp *tcp = (struct tcp *)link;
     struct tcp_stream *s = tcp_stream_of(way);
     s->qp = NULL;
+    drop_line(s);
     s->until = s->stage == TCP_BROKEN || tcp->count[TCP_LEAVES] >= LINGERING ? 1 : 0;
     set_full(tcp, s, false);
     shut(s);
@@ -290,7 +298,7 @@ static struct tcp_stream *make_stream(struct qp *qp, const struct rnic_stream_at
         free(early);
         return NULL;
     }
-    *s = (struct tcp_stream){.qp = qp, .fd = attr->fd, .early = early, .nearly = attr->nbytes};
+    *s = (struct tcp_stream){.qp = qp, .fd = attr->fd, .line = attr->line, .early = early, .nearly = attr->nbytes};
     if (early)
         memcpy(early, attr->bytes, attr->nbytes);
     return s;
@@ -310,6 +318,15 @@ int tcp_attach(struct tcp *tcp, struct way *way, struct qp *qp, const struct rni
     ((struct tcp_way *)(void *)way->own)->stream = s;
     way_hold(way);
     return 0;
+}
+
+bool tcp_tell(const struct way *way, const struct rnic_stream_event *event) {
+    struct tcp_stream *s = way->held ? tcp_stream_of(way) : NULL;
+    if (!s || s->line < 0)
+        return false;
+    syscall(SYS_sendto, s->line, event, sizeof *event, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0); /* else it hangs up */
+    drop_line(s);
+    return true;
 }
 
 /* Whoever has ended, too, or has had its time, or is one too many. */
@@ -394,8 +411,11 @@ void tcp_close(struct tcp *tcp) {
 
 void tcp_abandon(struct tcp *tcp) {
     for (int stage = 0; stage < TCP_STAGES; stage++) {
-        for (const struct tcp_stream *s = tcp->streams[stage]; s; s = s->next)
+        for (const struct tcp_stream *s = tcp->streams[stage]; s; s = s->next) {
             close(s->fd);
+            if (s->line >= 0)
+                close(s->line);
+        }
     }
     if (tcp->epoll_fd >= 0)
         close(tcp->epoll_fd);
