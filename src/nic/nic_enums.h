@@ -15,6 +15,14 @@
 
 #define RNIC_MIG_STATES(X) X(MIGRATED, 0) X(REARM, 1) X(ARMED, 2)
 
+/* Of iWARP: the message that makes a connection of equals ready (RFC 6581, 9.2); a SEND takes no receive. */
+#define RNIC_STREAM_RTRS(X) X(NONE, 0) X(SEND, 1) X(WRITE, 2) X(READ, 3)
+
+/* FIN: the peer has closed in order, between two messages. LOST: reset, timed out, or closed within a message. TERMINATED: by
+ * the peer's Terminate message. REFUSED: this end has sent one, or would have. CLOSED: both have closed in order, this end
+ * first */
+#define RNIC_STREAM_ENDS(X) X(FIN, 0) X(LOST, 1) X(TERMINATED, 2) X(REFUSED, 3) X(CLOSED, 4)
+
 #define RNIC_PORT_STATES(X) X(NOP, 0) X(DOWN, 1) X(INIT, 2) X(ARMED, 3) X(ACTIVE, 4) X(ACTIVE_DEFER, 5)
 
 #define RNIC_LINK_LAYERS(X) X(UNSPECIFIED, 0) X(INFINIBAND, 1) X(ETHERNET, 2)
@@ -153,10 +161,10 @@
     X(tx_errors, "packets that the socket refused")                                                                    \
     X(tx_forbidden, "packets that this host's firewall refused")                                                       \
     X(tx_too_long, "packets longer than the way there takes (EMSGSIZE): its MTU is smaller than path_mtu")             \
-    X(tx_waits, "times that a full socket made packets wait for the link")                                             \
+    X(tx_waits, "times that a full socket made packets, or a stream, wait for room")                                   \
     X(rx_packets, "packets taken from the link, dropped ones included")                                                \
     X(rx_bytes, "bytes taken from the link, from the BTH to the ICRC, or of whole frames")                             \
-    X(rx_syscalls, "recvmsg calls that returned data")                                                                 \
+    X(rx_syscalls, "recvmsg calls that returned data, and reads of streams")                                           \
     X(requests_sent, "request packets sent for the first time")                                                        \
     X(requests_resent, "request packets sent again")                                                                   \
     X(probes_sent, "of these, the ones that ask for an answer that is late")                                           \
@@ -186,8 +194,10 @@
     X(fault_lost, "packets that the fault injector lost")                                                              \
     X(fault_duplicated, "packets that the fault injector sent twice")                                                  \
     X(fault_reordered, "packets that the fault injector held back behind later ones")                                  \
-    X(fault_delayed, "packets that the fault injector delayed")                                                        \
-    X(fault_flipped, "packets in which the fault injector flipped a bit")                                              \
+    X(fault_delayed, "packets, or writes to a stream, that the fault injector delayed")                                \
+    X(fault_reset, "streams that the fault injector reset")                                                            \
+    X(fault_stalled, "streams that the fault injector let stand still")                                                \
+    X(fault_flipped, "packets, or messages' segments, in which the fault injector flipped a bit")                      \
     X(fault_marked, "packets that the fault injector marked as having met congestion")                                 \
     X(ecn_marked, "packets received with a mark of congestion")                                                        \
     X(cnp_sent, "congestion notifications sent")                                                                       \
@@ -233,6 +243,10 @@ enum rnic_qp_type { RNIC_QP_TYPES(RNIC_ENUM_QP_TYPE) };
 enum rnic_mtu { RNIC_MTUS(RNIC_ENUM_MTU) };
 #define RNIC_ENUM_MIG(n, v) RNIC_MIG_##n = v,
 enum rnic_mig_state { RNIC_MIG_STATES(RNIC_ENUM_MIG) };
+#define RNIC_ENUM_STREAM_RTR(n, v) RNIC_STREAM_RTR_##n = v,
+enum rnic_stream_rtr { RNIC_STREAM_RTRS(RNIC_ENUM_STREAM_RTR) };
+#define RNIC_ENUM_STREAM_END(n, v) RNIC_STREAM_##n = v,
+enum rnic_stream_end { RNIC_STREAM_ENDS(RNIC_ENUM_STREAM_END) };
 #define RNIC_ENUM_PORT(n, v) RNIC_PORT_##n = v,
 enum rnic_port_state { RNIC_PORT_STATES(RNIC_ENUM_PORT) };
 #define RNIC_ENUM_LINK(n, v) RNIC_LINK_LAYER_##n = v,

@@ -247,7 +247,7 @@ bool send_find(struct qp *qp, const uint8_t *ddp, uint32_t *element);
 uint32_t out_most(struct qp *qp); /* bytes of a segment, headers included, now */
 bool fpdu_open(struct qp *qp, struct fpdu *f, uint32_t header, uint32_t payload);
 void fpdu_open_last(struct qp *qp, struct fpdu *f, uint32_t header); /* there is room, once */
-void fpdu_headers(struct fpdu *f);
+void fpdu_headers(struct qp *qp, struct fpdu *f);
 int fpdu_payload(struct qp *qp, struct fpdu *f, const struct source *from);
 void fpdu_close(struct qp *qp, struct fpdu *f);
 static inline bool out_is_clear(const struct writer *out) { return out->start == out->end && !out->referred; }

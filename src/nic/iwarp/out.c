@@ -105,7 +105,14 @@ bool fpdu_open(struct qp *qp, struct fpdu *f, uint32_t header, uint32_t payload)
 
 void fpdu_open_last(struct qp *qp, struct fpdu *f, uint32_t header) { put_length(iwarp_of(qp), f, header, 0); }
 
-void fpdu_headers(struct fpdu *f) {
+/* The link's injector has its chance: at headers before they count, or at a segment with its CRC, behind its length. */
+static void spoil(struct qp *qp, uint8_t *bytes, uint32_t n, bool sealed) {
+    if (qp->way.link->ops->spoil)
+        qp->way.link->ops->spoil(qp->way.link, bytes, n, sealed);
+}
+
+void fpdu_headers(struct qp *qp, struct fpdu *f) {
+    spoil(qp, f->ddp, f->header, false);
     if (f->summed)
         f->crc = crc32c_update(CRC32C_INIT, f->at, MPA_LENGTH_BYTES + f->header);
 }
@@ -162,6 +169,8 @@ void fpdu_close(struct qp *qp, struct fpdu *f) {
     n += put_trailer(f, end);
     if (iw->agreed.markers_out)
         n = put_marked(iw, f);
+    uint32_t length = iw->agreed.markers_out ? MARKED(MPA_LENGTH_BYTES) : MPA_LENGTH_BYTES;
+    spoil(qp, out->bytes + out->end + length, n - length, true);
     out->end += n;
     n += f->referred ? f->payload : 0;
     out->begun += n;

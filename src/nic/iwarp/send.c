@@ -180,7 +180,7 @@ static enum result send_read(struct qp *qp, struct send_wqe *wqe) {
     read_set_length(read, wqe->length);
     read_set_stag(read, wqe->rkey);
     read_set_to(read, wqe->remote_addr);
-    fpdu_headers(&f);
+    fpdu_headers(qp, &f);
     fpdu_close(qp, &f);
     proceed(qp, wqe);
     return SENT;
@@ -201,7 +201,7 @@ static enum result send_atomic(struct qp *qp, struct send_wqe *wqe) {
     atomic_set_data_mask(atomic, compares ? UINT64_MAX : 0); /* of an addition: where carries stop */
     atomic_set_compare(atomic, compares ? wqe->compare_add : 0);
     atomic_set_compare_mask(atomic, compares ? UINT64_MAX : 0);
-    fpdu_headers(&f);
+    fpdu_headers(qp, &f);
     fpdu_close(qp, &f);
     proceed(qp, wqe);
     return SENT;
@@ -216,7 +216,7 @@ static enum result send_immediate(struct qp *qp, struct send_wqe *wqe) {
     ddp_put_untagged(f.ddp, solicited ? RDMAP_IMMEDIATE_SE : RDMAP_IMMEDIATE, true, wqe->msn, 0);
     immediate_set_data(f.ddp + DDP_UNTAGGED_BYTES, 0);
     memcpy(f.ddp + DDP_UNTAGGED_BYTES, &wqe->imm, sizeof wqe->imm);
-    fpdu_headers(&f);
+    fpdu_headers(qp, &f);
     fpdu_close(qp, &f);
     proceed(qp, wqe);
     return SENT;
@@ -245,7 +245,7 @@ static enum result send_segment(struct qp *qp, struct send_wqe *wqe) {
         ddp_put_tagged(f.ddp, RDMAP_WRITE, n == left, wqe->rkey, wqe->remote_addr + snd->offset);
     else
         put_send(f.ddp, wqe, n == left, snd->offset);
-    fpdu_headers(&f);
+    fpdu_headers(qp, &f);
     wqe->vendor_err = (uint8_t)fpdu_payload(qp, &f, &from);
     if (wqe->vendor_err) {
         wqe->status = RNIC_WC_LOC_PROT_ERR;
@@ -331,7 +331,7 @@ static enum result send_ready_message(struct qp *qp) {
     } else if (writes) {
         ddp_put_tagged(f.ddp, RDMAP_WRITE, true, RTR_TAG, 0);
     }
-    fpdu_headers(&f);
+    fpdu_headers(qp, &f);
     fpdu_close(qp, &f);
     iw->snd.rtr_due = false;
     iw->snd.rtr_waits = reads;

@@ -103,7 +103,7 @@ static void send_terminate(struct qp *qp, enum bad bad, const uint8_t *header, u
         terminate_set_length(control, (uint16_t)ulpdu);
         memcpy(control + TERMINATED_AT, header, n);
     }
-    fpdu_headers(&f);
+    fpdu_headers(qp, &f);
     fpdu_close(qp, &f);
     COUNT(qp, terminates_sent);
 }

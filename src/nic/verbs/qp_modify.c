@@ -35,6 +35,7 @@ static int enter_state(struct dev *dev, struct qp *qp, int to, struct rnic_err *
     if (to == RNIC_QPS_RESET) {
         sched_forget(&dev->run, qp);
         verbs_disconnect(dev, qp);
+        ends_forget(&dev->ends, qp->pub.qp_num);
     }
     int rc = qp_transition(qp, to, err);
     if (!rc && to == RNIC_QPS_RTR && qp_is_datagram(qp))
@@ -194,6 +195,8 @@ static int check_reads(const struct rnic_device_attr *limits, const struct rnic_
 int soft_modify_qp(struct rnic_qp *pub, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err) {
     struct dev *dev = dev_of(pub->ctx);
     int rc = dev_check_usable(dev, err);
+    if (!rc && !mask && dev->kind->has & HAS_STREAMS) /* as the kernel's drivers of iWARP: librdmacm asks for nothing */
+        return 0;
     if (!rc)
         rc = check_reads(&dev->attr, attr, mask, err);
     if (rc)
