@@ -46,6 +46,8 @@
 #define REMOTE (RNIC_ACCESS_REMOTE_WRITE | RNIC_ACCESS_REMOTE_READ | RNIC_ACCESS_REMOTE_ATOMIC)
 #define ACCESS (RNIC_ACCESS_LOCAL_WRITE | REMOTE)
 #define BUFFER_BYTES (4u << 20)
+#define WORDS_BYTES 4096u /* behind it, of iWARP's streams */
+#define REGION_BYTES (BUFFER_BYTES + WORDS_BYTES)
 #define MARK 64 /* where a memory_pingpong's peer writes; all else goes into the memory that it comes from */
 
 struct hello {
@@ -171,14 +173,14 @@ static int gid_index(struct end *e) {
 static void get_memory(struct end *e) {
     if (by_lane) {
         const struct rnic_ext_memory *memory = rnic_extension(e->ctx, RNIC_EXT_MEMORY);
-        need(memory->alloc_mr(e->pd, BUFFER_BYTES, ACCESS, &e->mr, &err), "alloc_mr");
+        need(memory->alloc_mr(e->pd, REGION_BYTES, ACCESS, &e->mr, &err), "alloc_mr");
         e->buffer = e->mr->addr;
         return;
     }
-    e->buffer = mmap(NULL, BUFFER_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    e->buffer = mmap(NULL, REGION_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (e->buffer == MAP_FAILED)
         die("mmap");
-    need(e->ops->reg_mr(e->pd, e->buffer, BUFFER_BYTES, ACCESS, &e->mr, &err), "reg_mr");
+    need(e->ops->reg_mr(e->pd, e->buffer, REGION_BYTES, ACCESS, &e->mr, &err), "reg_mr");
 }
 
 static void open_qp(struct end *e, struct rnic_qp **qp) {
@@ -357,6 +359,11 @@ static int never(void *owner) {
     return 0;
 }
 
+/* Of messages, which nobody answers. */
+static bool is_stream(const struct role *role) {
+    return role->opcode == RNIC_WR_SEND && (role->loop == PERF_STREAM || role->loop == PERF_SINK);
+}
+
 /* The loops' end, of a connection that is ready. */
 static void prepare(struct end *e, const struct role *role, uint32_t room, uint32_t depth) {
     uint64_t aside = role->loop == PERF_MEMORY ? MARK : 0;
@@ -373,6 +380,9 @@ static void prepare(struct end *e, const struct role *role, uint32_t room, uint3
     l->rkey = e->peer.rkey;
     l->depth = l->all_depth = depth;
     l->rx_depth = role->receives ? RECEIVES : 0;
+    l->allowance = by_tcp && is_stream(role) ? RECEIVES : 0;
+    l->words = l->source + BUFFER_BYTES;
+    l->remote_words = l->remote_source + BUFFER_BYTES;
     l->yield_polls = UINT32_MAX;
     l->quiet_ns = LIMIT;
     l->interrupted = never;

@@ -67,13 +67,29 @@ static int source_copy(struct qp *qp, const struct source *from, const struct io
 
 /* ---------------------------------------------------------------- an FPDU */
 
-uint32_t out_most(struct qp *qp) {
+/* What leaves in one piece, bytes. */
+static uint32_t piece_of(struct qp *qp) {
     const struct iwarp *iw = iwarp_of(qp);
     uint32_t piece = qp->way.link->ops->segment(qp->way.link, &qp->way);
     if (qp->pace.rate && piece > qp->nic->mtu) /* what a burst is counted in, see pace_set() */
         piece = qp->nic->mtu;
     if (iw->agreed.markers_out && piece > IN_AHEAD)
         piece = IN_AHEAD;
+    return piece < OUT_ROOM ? piece : OUT_ROOM;
+}
+
+/* Of a buffer that is written by one call: whole pieces, so that the next one begins with a piece of its own. */
+static uint32_t room_of(const struct writer *out, uint32_t piece) {
+    uint32_t limit = OUT_ROOM / piece * piece;
+    return limit > out->end ? limit - out->end : 0;
+}
+
+/* Behind others the last one of a buffer is as long as there is room, if that is worth an FPDU. */
+uint32_t out_most(struct qp *qp) {
+    const struct iwarp *iw = iwarp_of(qp);
+    uint32_t piece = piece_of(qp), room = room_of(&iw->out, piece);
+    if (room >= OUT_REFER && room < piece)
+        piece = room;
     return mpa_ulpdu_most(piece, iw->agreed.markers_out, LEAST);
 }
 
@@ -97,7 +113,7 @@ bool fpdu_open(struct qp *qp, struct fpdu *f, uint32_t header, uint32_t payload)
     uint32_t n = mpa_fpdu(header + payload);
     if (iw->agreed.markers_out)
         n = MARKED(n);
-    if (n > OUT_ROOM - iw->out.end - iw->out.referred || (iw->out.referred && may_refer(iw, payload)))
+    if (iw->out.referred || n > room_of(&iw->out, piece_of(qp)))
         return false;
     put_length(iw, f, header, payload);
     return true;

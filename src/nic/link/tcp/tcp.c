@@ -16,6 +16,8 @@
 #define LINGERING 256           /* streams: more are closed at once, as a process has not many descriptors */
 #define SEGMENT_NS 100000000ull /* what the path takes in one piece is asked again after so long */
 #define SEGMENT_LEAST 128u
+#define SEGMENT_ETHERNET 9216u /* longer ones stay within the host: */
+#define SEGMENTS_MOST 65535u   /* there several go together, up to so many bytes */
 #define DISCARDED (1 << 20) /* bytes at once */
 #define TCP_PIECES 40       /* of a read or write that the injector cuts short */
 
@@ -198,6 +200,8 @@ static uint32_t segment(struct link *link, const struct way *way) {
         s->segment = (uint32_t)found;
     if (s->segment < SEGMENT_LEAST)
         s->segment = SEGMENT_LEAST;
+    else if (s->segment > SEGMENT_ETHERNET && s->segment < SEGMENTS_MOST)
+        s->segment *= SEGMENTS_MOST / s->segment;
     s->found_at = *tcp->now;
     return s->segment;
 }
