@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import connections
 import idle
-import iwarp
 import network
 import patterns
 import samehost
 from stats import Rounds
 from tables import Measurements, Setting, Table, Target
 
-PATHS = (connections, patterns, idle, samehost, network, iwarp)
+PATHS = (connections, patterns, idle, samehost, network)
 
 
 def measurements(s: Setting) -> Measurements:

@@ -7,6 +7,7 @@ from functools import partial
 
 import peers
 from procs import Values, pair
+from stats import Rounds
 from tables import (
     GBYTES,
     KIB,
@@ -146,8 +147,8 @@ def tables() -> list[Table]:
         ),
         Table(
             "iWARP: latency",
-            "With CRCs. TCP: 8 bytes to and fro, both ends spinning on sockets. Medians, unless something else is "
-            "said.",
+            "With CRCs. TCP: 8 bytes to and fro, both ends spinning on sockets. Medians, unless something "
+            "else is said.",
             ("TCP", "UCX tcp", "libfabric tcp"),
             LATENCY_ROWS,
         ),
@@ -193,3 +194,9 @@ def targets() -> list[Target]:
         *ahead(),
         at_most(1.0, f"iWARP: from Python, post + poll in chains of {CHAIN}", PER_OP, "iwarp python post"),
     ]
+
+
+def notes(rounds: Rounds) -> dict[str, list[str]]:
+    """None."""
+    del rounds
+    return {}

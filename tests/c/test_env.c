@@ -10,7 +10,7 @@
 #include "nic.h"
 
 #define KEYS 4
-#define VARIABLES 12
+#define VARIABLES 13
 
 static struct rnic_err err;
 

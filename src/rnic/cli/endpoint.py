@@ -11,6 +11,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable
+from typing import cast
 
 import rnic
 from rnic._nic import nic
@@ -174,7 +175,7 @@ def usual_mtu(port: LocalPort) -> rnic.MTU:
 
 def to_init(qp: rnic.QP, port_num: int, access: rnic.AccessFlags) -> None:
     """RESET to INIT: from now on receives can be posted."""
-    pkey_index = None if is_iwarp(qp.context.device) else 0
+    pkey_index = None if is_iwarp(cast("rnic.Context", qp.context).device) else 0
     qp.modify(
         rnic.QPAttr(
             qp_state=rnic.QPState.INIT, pkey_index=pkey_index, port_num=port_num, qp_access_flags=access
