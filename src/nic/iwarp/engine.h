@@ -251,8 +251,8 @@ void fpdu_headers(struct qp *qp, struct fpdu *f);
 int fpdu_payload(struct qp *qp, struct fpdu *f, const struct source *from);
 void fpdu_close(struct qp *qp, struct fpdu *f);
 static inline bool out_is_clear(const struct writer *out) { return out->start == out->end && !out->referred; }
-bool out_drain(struct qp *qp, bool more); /* writes what there is, and others follow at once; false: not all of it */
-void out_own(struct qp *qp);              /* what it refers to is copied: the memory is its owner's again */
+bool out_drain(struct qp *qp); /* writes what there is; false: not all of it */
+void out_own(struct qp *qp);   /* what it refers to is copied: the memory is its owner's again */
 void out_finish(struct qp *qp);
 
 /* marker.c.  position: of the stream, modulo MPA_MARKER_EVERY.  begun: bytes of it since the FPDU's start.

@@ -2,7 +2,8 @@
  *
  * FPDUs on their way out (RFC 5044, 4).
  *
- * They are put together in one buffer, as many as it holds, and written by one call.  With CRCs the payload is copied there
+ * They are put together in one buffer, as many as it holds, and written by one call: whole segments of TCP's, so that the
+ * next FPDU begins with one.  With CRCs the payload is copied there
  * while its CRC is computed: memory that changes meanwhile must not end the connection.  Without, a long payload goes from
  * where it is; such an FPDU is the last one in the buffer until it is written.
  */
@@ -242,7 +243,7 @@ static void break_off(struct qp *qp, int vendor_err) {
     term_refuse(qp, BAD_LOCAL, vendor_err, NULL, 0);
 }
 
-bool out_drain(struct qp *qp, bool more) {
+bool out_drain(struct qp *qp) {
     struct iovec pieces[SGE_MAX + 2];
     struct writer *out = &iwarp_of(qp)->out;
     int ve;
@@ -253,7 +254,7 @@ bool out_drain(struct qp *qp, bool more) {
         break_off(qp, ve);
         return true;
     }
-    long done = qp->way.link->ops->write(qp->way.link, &qp->way, pieces, n, more);
+    long done = qp->way.link->ops->write(qp->way.link, &qp->way, pieces, n);
     out->broken = done < 0;
     if (done < 0)
         forget(out);
