@@ -51,7 +51,8 @@ static long pipe_write(struct link *link, const struct way *way, const struct io
     total = p->most_written ? least(total, p->most_written) : total;
     total = p->most_in_pipe ? least(total, p->most_in_pipe - (p->written - p->read)) : total;
     total = up_to(p->written, total, p->cut_written);
-    p->writes++;
+    if (!p->writes++)
+        p->first_write = total;
     for (; done < total; pieces++) {
         uint64_t part = least(pieces->iov_len, total - done);
         append(p, pieces->iov_base, part);

@@ -24,6 +24,7 @@ struct pipe {
     bool forgets;                                   /* what has been read is not kept */
     uint64_t flip; /* a bit of that byte is flipped on its way, counted from 1; 0: of none */
     uint32_t writes, reads;
+    uint64_t first_write; /* bytes of it */
 };
 
 struct ending { /* what nic.stream_ended() was told */

@@ -506,6 +506,30 @@ static void frames_are_as_long_as_the_link_says(void) {
 }
 
 /* What the program or a peer changes while it goes out does not end the connection: what is sent is summed as it is sent. */
+/* So that the next FPDU begins with one of TCP's segments. */
+static void writes_end_with_a_piece(void) {
+    static const struct {
+        bool no_crc;
+        uint32_t piece, bytes, first, writes;
+    } rows[] = {
+        {false, 65483, 65536, 65536 + 2 * 20, 1}, /* two FPDUs */
+        {false, 65480, 200000, 2 * 65480, 2},     {false, 1448, 150000, 131080 / 1448 * 1448, 2},
+        {true, 65480, 65536, 65480, 2},           {true, 1448, 3000, 3000 + 3 * 20, 1}, /* short payloads are copied */
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        check_note("%u bytes in pieces of %u", rows[i].bytes, rows[i].piece);
+        stream_open(&s, .no_crc = rows[i].no_crc, .segment = rows[i].piece);
+        fill(s.a.mem, rows[i].bytes, 13);
+        post_write(&s.a, 1, 0, 0, rows[i].bytes);
+        CHECK(stream_step(&s));
+        CHECK_EQ(s.ab.first_write, rows[i].first);
+        stream_run(&s);
+        CHECK_EQ(s.ab.writes, rows[i].writes);
+        CHECK(filled(s.b.mem, rows[i].bytes, 13));
+        stream_close(&s);
+    }
+}
+
 static void markers_stand_at_every_512th_place(void) {
     for (int crc = 0; crc < 2; crc++) {
         stream_open(&s, .markers = true, .no_crc = !crc, .segment = 3000);
@@ -627,6 +651,7 @@ int main(void) {
     RUN(completion_counters);
     RUN(no_faster_than_its_rate);
     RUN(frames_are_as_long_as_the_link_says);
+    RUN(writes_end_with_a_piece);
     RUN(markers_stand_at_every_512th_place);
     RUN(rts_needs_a_connection);
     RUN(the_responder_waits_for_the_first_message);

@@ -179,8 +179,10 @@ static void operate(struct side *us, struct side *them) {
     }
     note_send(us, wc_opcode_of(wr.opcode), n, !(wr.send_flags & RNIC_SEND_SIGNALED));
     post(us->end, wr);
-    if (inlined)
-        memset(us->end->mem + at, 0, n), memset(us->model + at, 0, n);
+    if (inlined) {
+        memset(us->end->mem + at, 0, n);
+        memset(us->model + at, 0, n);
+    }
 }
 
 /* ---------------------------------------------------------------- what is checked */
@@ -216,8 +218,10 @@ static void batch(void) {
         for (uint32_t steps = one_in(3) ? below(5) : 0; steps; steps--)
             (void)stream_step(&s);
     }
-    if (!options.rtr && !sides[0].send_count) /* the other speaks when it has been spoken to */
-        post_write(sides[0].end, sides[0].sends, 0, 0, 0), note_send(&sides[0], RNIC_WCO_RDMA_WRITE, 0, false);
+    if (!options.rtr && !sides[0].send_count) { /* the other speaks when it has been spoken to */
+        post_write(sides[0].end, sides[0].sends, 0, 0, 0);
+        note_send(&sides[0], RNIC_WCO_RDMA_WRITE, 0, false);
+    }
     stream_run(&s);
     check_side(&sides[0]);
     check_side(&sides[1]);
