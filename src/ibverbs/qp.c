@@ -32,6 +32,7 @@ struct ibv_qp *qp_show(struct ibv_context *context, struct qp *qp) {
     pthread_mutex_init(&pub->mutex, NULL);
     pthread_cond_init(&pub->cond, NULL);
     ADD(context, qp, free_qp);
+    orders_follow(qp);
     return pub;
 }
 
@@ -201,9 +202,12 @@ EXPORT int ibv_destroy_qp(struct ibv_qp *pub) {
     struct qp *qp = (struct qp *)pub;
     struct rnic_err err = {0};
     const struct acks acks = {&pub->mutex, &pub->cond, &pub->events_completed, NULL};
+    orders_leave(qp);
     int rc = TAKE_AWAY(pub->context, destroy_qp, qp->nic, &err, &acks);
-    if (rc)
+    if (rc) {
+        orders_follow(qp);
         return failed("destroy_qp", rc, &err);
+    }
     object_remove(pub->context, &qp->object);
     free_qp(qp);
     return 0;

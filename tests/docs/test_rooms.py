@@ -81,11 +81,13 @@ PY_ROOMS = {
     "_nic": {"enums", "errors", "sizes", "times"},
     "capture": {"wire", "records"},
     "cm": {"wire", "errors", "log", "records"},
+    "mpa": {"wire", "errors", "log", "records"},
     "endpoint": {"_nic", "enums", "records"},
     "verbs": {"_nic", "enums", "errors", "sizes", "times", "records", "notebook"},
     "rdmacm": {
         "_nic",
         "cm",
+        "mpa",
         "verbs",
         "wire",
         "enums",

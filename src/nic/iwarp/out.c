@@ -4,7 +4,7 @@
  *
  * They are put together in one buffer, as many as it holds, and written by one call.  With CRCs the payload is copied there
  * while its CRC is computed: memory that changes meanwhile must not end the connection.  Without, a long payload goes from
- * where it is; such an FPDU is the last one in the buffer until it is written.
+ * where it is; of such FPDUs there is one at a time.
  */
 #include "iwarp/engine.h"
 
@@ -67,13 +67,29 @@ static int source_copy(struct qp *qp, const struct source *from, const struct io
 
 /* ---------------------------------------------------------------- an FPDU */
 
-uint32_t out_most(struct qp *qp) {
+/* What leaves in one piece, bytes. */
+static uint32_t piece_of(struct qp *qp) {
     const struct iwarp *iw = iwarp_of(qp);
     uint32_t piece = qp->way.link->ops->segment(qp->way.link, &qp->way);
     if (qp->pace.rate && piece > qp->nic->mtu) /* what a burst is counted in, see pace_set() */
         piece = qp->nic->mtu;
     if (iw->agreed.markers_out && piece > IN_AHEAD)
         piece = IN_AHEAD;
+    return piece < OUT_FPDU ? piece : OUT_FPDU;
+}
+
+/* Of a buffer that is written by one call: whole pieces, so that the next one begins with a piece of its own. */
+static uint32_t room_of(const struct writer *out, uint32_t piece) {
+    uint32_t limit = OUT_ROOM / piece * piece, used = out->end + out->referred;
+    return limit > used ? limit - used : 0;
+}
+
+/* Behind others the last one of a buffer is as long as there is room, if that is worth an FPDU. */
+uint32_t out_most(struct qp *qp) {
+    const struct iwarp *iw = iwarp_of(qp);
+    uint32_t piece = piece_of(qp), room = room_of(&iw->out, piece);
+    if (room >= OUT_REFER && room < piece)
+        piece = room;
     return mpa_ulpdu_most(piece, iw->agreed.markers_out, LEAST);
 }
 
@@ -87,12 +103,17 @@ static void put_length(struct iwarp *iw, struct fpdu *f, uint32_t header, uint32
     mpa_set_length(f->at, (uint16_t)(header + payload));
 }
 
+/* Does a payload of that length stay where it is, if it has an address? */
+static bool may_refer(const struct iwarp *iw, uint32_t payload) {
+    return payload >= OUT_REFER && !iw->agreed.crc && !iw->agreed.markers_out;
+}
+
 bool fpdu_open(struct qp *qp, struct fpdu *f, uint32_t header, uint32_t payload) {
     struct iwarp *iw = iwarp_of(qp);
     uint32_t n = mpa_fpdu(header + payload);
     if (iw->agreed.markers_out)
         n = MARKED(n);
-    if (iw->out.referred || n > OUT_ROOM - iw->out.end)
+    if (n > room_of(&iw->out, piece_of(qp)) || (iw->out.referred && may_refer(iw, payload)))
         return false;
     put_length(iw, f, header, payload);
     return true;
@@ -119,7 +140,7 @@ int fpdu_payload(struct qp *qp, struct fpdu *f, const struct source *from) {
     int ve = source_pieces(qp, from, f->payload, pieces, &count);
     if (ve)
         return ve;
-    f->referred = count && f->payload >= OUT_REFER && !iw->agreed.crc && !iw->agreed.markers_out;
+    f->referred = count && may_refer(iw, f->payload);
     f->from = *from;
     if (f->referred)
         return 0;

@@ -418,6 +418,12 @@ cdef class Context(Handle):
         check(rc, "next_stream_event", &err)
         return event
 
+    def find_qp(self, int qp_num):
+        """The open queue pair of this context with a number; None: there is none."""
+        cdef dict found = {}
+        self.gather(found)
+        return next((one for one in found.values() if isinstance(one, QP) and one.qp_num == qp_num), None)
+
     def async_fileno(self):
         """A file descriptor that is readable while asynchronous events wait, for select, epoll and asyncio."""
         self.need_verb("get_async_event", self.ops.get_async_event is not NULL)

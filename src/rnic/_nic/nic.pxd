@@ -690,6 +690,7 @@ cdef extern from "nic.h" nogil:
 
     struct rnic_stream_attr:
         int fd
+        int line
         const uint8_t *bytes
         uint32_t nbytes
         uint8_t rtr

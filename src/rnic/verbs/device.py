@@ -132,7 +132,7 @@ def open_device(
     from rnic.verbs.context import Context
 
     return Context.of_device(
-        _find(which),
+        find_device(which),
         rcvbuf=rcvbuf,
         max_window=max_window,
         gso=gso,
@@ -159,7 +159,8 @@ def import_device(cmd_fd: int) -> "Context":
     return Context.of_cmd_fd(cmd_fd)
 
 
-def _find(which: str | int | Device | None) -> Device:
+def find_device(which: str | int | Device | None) -> Device:
+    """The device that open_device() opens. Raises VerbsError: ENODEV if there is none."""
     if isinstance(which, Device):
         return which
     devices = get_device_list()

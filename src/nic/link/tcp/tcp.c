@@ -16,6 +16,8 @@
 #define LINGERING 256           /* streams: more are closed at once, as a process has not many descriptors */
 #define SEGMENT_NS 100000000ull /* what the path takes in one piece is asked again after so long */
 #define SEGMENT_LEAST 128u
+#define SEGMENT_ETHERNET 9216u /* longer ones stay within the host: */
+#define SEGMENTS_MOST 65535u   /* there several go together, up to so many bytes */
 #define DISCARDED (1 << 20) /* bytes at once */
 #define TCP_PIECES 40       /* of a read or write that the injector cuts short */
 
@@ -70,8 +72,15 @@ void tcp_has_room(struct tcp *tcp, struct tcp_stream *s) {
     tcp_watch(tcp, s);
 }
 
+static void drop_line(struct tcp_stream *s) {
+    if (s->line >= 0)
+        close(s->line);
+    s->line = -1;
+}
+
 static void discard(struct tcp *tcp, struct tcp_stream *s) {
     leave_list(tcp, s);
+    drop_line(s);
     set_full(tcp, s, false);
     close(s->fd); /* and it is in no epoll set */
     free(s->early);
@@ -191,6 +200,8 @@ static uint32_t segment(struct link *link, const struct way *way) {
         s->segment = (uint32_t)found;
     if (s->segment < SEGMENT_LEAST)
         s->segment = SEGMENT_LEAST;
+    else if (s->segment > SEGMENT_ETHERNET && s->segment < SEGMENTS_MOST)
+        s->segment *= SEGMENTS_MOST / s->segment;
     s->found_at = *tcp->now;
     return s->segment;
 }
@@ -239,6 +250,7 @@ static void release(struct link *link, const struct way *way) {
     struct tcp *tcp = (struct tcp *)link;
     struct tcp_stream *s = tcp_stream_of(way);
     s->qp = NULL;
+    drop_line(s);
     s->until = s->stage == TCP_BROKEN || tcp->count[TCP_LEAVES] >= LINGERING ? 1 : 0;
     set_full(tcp, s, false);
     shut(s);
@@ -290,7 +302,7 @@ static struct tcp_stream *make_stream(struct qp *qp, const struct rnic_stream_at
         free(early);
         return NULL;
     }
-    *s = (struct tcp_stream){.qp = qp, .fd = attr->fd, .early = early, .nearly = attr->nbytes};
+    *s = (struct tcp_stream){.qp = qp, .fd = attr->fd, .line = attr->line, .early = early, .nearly = attr->nbytes};
     if (early)
         memcpy(early, attr->bytes, attr->nbytes);
     return s;
@@ -310,6 +322,15 @@ int tcp_attach(struct tcp *tcp, struct way *way, struct qp *qp, const struct rni
     ((struct tcp_way *)(void *)way->own)->stream = s;
     way_hold(way);
     return 0;
+}
+
+bool tcp_tell(const struct way *way, const struct rnic_stream_event *event) {
+    struct tcp_stream *s = way->held ? tcp_stream_of(way) : NULL;
+    if (!s || s->line < 0)
+        return false;
+    syscall(SYS_sendto, s->line, event, sizeof *event, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0); /* else it hangs up */
+    drop_line(s);
+    return true;
 }
 
 /* Whoever has ended, too, or has had its time, or is one too many. */
@@ -394,8 +415,11 @@ void tcp_close(struct tcp *tcp) {
 
 void tcp_abandon(struct tcp *tcp) {
     for (int stage = 0; stage < TCP_STAGES; stage++) {
-        for (const struct tcp_stream *s = tcp->streams[stage]; s; s = s->next)
+        for (const struct tcp_stream *s = tcp->streams[stage]; s; s = s->next) {
             close(s->fd);
+            if (s->line >= 0)
+                close(s->line);
+        }
     }
     if (tcp->epoll_fd >= 0)
         close(tcp->epoll_fd);

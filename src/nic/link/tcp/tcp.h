@@ -30,6 +30,7 @@ struct tcp_stream {
     enum tcp_stage stage;
     struct tcp_stream *next, **at; /* in its stage's list */
     int fd;
+    int line;          /* -1, or where its end is told */
     int error;         /* TCP_BROKEN: errno */
     uint32_t watched;  /* EPOLLIN, EPOLLOUT: what the epoll set has of it; 0: it is not in there */
     bool full;         /* the last write was not taken whole: its queue pair waits */
@@ -77,6 +78,9 @@ void tcp_set_faults(struct tcp *tcp, const struct rnic_fault *fault, bool stalle
  * choice.  0; or -errno and why not, and the socket is still the caller's. */
 int tcp_attach(struct tcp *tcp, struct way *way, struct qp *qp, const struct rnic_stream_attr *attr, uint32_t rcvbuf,
                struct rnic_err *err);
+
+/* Tells of the stream's end by its line, which is closed then. false: it has none. */
+bool tcp_tell(const struct way *way, const struct rnic_stream_event *event);
 
 /* For the source.  read: what has come, into n pieces, or if n is 0 nowhere: so many bytes; 0: the peer has closed, -EAGAIN:
  * nothing is there, -errno: it has broken.  move: to another stage.  watch: what it may be told of now.  uncork: what the
