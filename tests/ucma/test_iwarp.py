@@ -207,7 +207,9 @@ STREAM = ("rstream -b 127.0.0.1 -p PORT -S 4096 -C 20", "rstream -s 127.0.0.1 -p
 
 @needs_libraries
 @pytest.mark.parametrize(
-    ("server", "client"), [RPING, UCMATOSE, SERVER, STREAM], ids=["rping", "ucmatose", "rdma_server", "rstream"]
+    ("server", "client"),
+    [RPING, UCMATOSE, SERVER, STREAM],
+    ids=["rping", "ucmatose", "rdma_server", "rstream"],
 )
 def test_programs(server: str, client: str) -> None:
     pair(server, client, RDMACM)
@@ -236,13 +238,13 @@ def test_who_is_killed_is_missed(victim: str) -> None:
     need("rping", RDMACM)
     port = next(_ports)
     with serve() as (folder, _):
-        words = ("stdbuf", "-oL", "rping", "-d", "-a", HOST, "-p", port, "-C", 10**7)
+        words = ("stdbuf", "-oL", "rping", "-v", "-a", HOST, "-p", port, "-C", 10**7)
         with Program(*words, "-s", within=folder) as server:
             listens(server, port)
             with Program(*words, "-c", within=folder) as client:
-                until(lambda: "server ping rx" in client.text or "ping data" in client.text, "they ping")
+                until(lambda: "ping data" in client.text, "they ping")
                 killed, other = (server, client) if victim == "server" else (client, server)
                 killed.process.send_signal(signal.SIGKILL)
                 killed.wait()
                 other.wait()
-                assert "RDMA_CM_EVENT_DISCONNECTED" in other.text or "DISCONNECT EVENT" in other.text
+                assert "DISCONNECT EVENT" in other.text
