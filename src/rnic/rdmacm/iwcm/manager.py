@@ -12,6 +12,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
 import rnic.mpa as mpa
+from rnic._nic import nic
 from rnic.enums import QPType
 from rnic.errors import VerbsError
 from rnic.rdmacm.iwcm import sockets
@@ -73,7 +74,7 @@ class IwService(ConnectionService):
             )
             raise VerbsError(EOPNOTSUPP, text, "open_device")
         self.agent = agent
-        self.options = mpa.Options(most_ird=agent.attr.max_qp_rd_atom)
+        self.options = mpa.Options(crc=nic.env_mpa_crc(), most_ird=agent.attr.max_qp_rd_atom)
         self.ports = Ports(agent.ifindex)
         self.timers = Timers(agent.mistake)
         self.streams: dict[int, IwConnection] = {}
