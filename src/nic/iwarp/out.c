@@ -113,7 +113,7 @@ bool fpdu_open(struct qp *qp, struct fpdu *f, uint32_t header, uint32_t payload)
     uint32_t n = mpa_fpdu(header + payload);
     if (iw->agreed.markers_out)
         n = MARKED(n);
-    if (n > room_of(&iw->out, piece_of(qp)) || (iw->out.referred && may_refer(iw, payload)))
+    if (iw->out.referred || n > room_of(&iw->out, piece_of(qp)))
         return false;
     put_length(iw, f, header, payload);
     return true;

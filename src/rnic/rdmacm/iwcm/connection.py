@@ -13,7 +13,7 @@ from errno import ECONNREFUSED, ECONNRESET, EINVAL, EISCONN, EPIPE, EPROTO, ETIM
 from time import monotonic_ns
 from typing import TYPE_CHECKING, cast
 
-from rnic import mpa
+import rnic.mpa as mpa
 from rnic.cm.timing import LONGEST, iba_ns
 from rnic.enums import AccessFlags, QPState
 from rnic.errors import VerbsError

@@ -11,7 +11,7 @@ from errno import EACCES, ECONNREFUSED, EHOSTUNREACH, ENETUNREACH, EOPNOTSUPP
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rnic import mpa
+import rnic.mpa as mpa
 from rnic.enums import QPType
 from rnic.errors import VerbsError
 from rnic.rdmacm.iwcm import sockets
