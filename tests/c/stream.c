@@ -38,10 +38,10 @@ static void append(struct pipe *p, const uint8_t *bytes, uint64_t n) {
     p->written += n;
 }
 
-static long pipe_write(struct link *link, const struct way *way, const struct iovec *pieces, int n, bool more) {
+static long pipe_write(struct link *link, const struct way *way, const struct iovec *pieces, int n) {
     struct pipe *p = own(way)->out;
     uint64_t total = 0, done = 0;
-    (void)link, (void)more;
+    (void)link;
     CHECK(!p->finished);
     if (p->broken)
         return -EPIPE;

@@ -2,9 +2,10 @@
  *
  * FPDUs on their way out (RFC 5044, 4).
  *
- * They are put together in one buffer, as many as it holds, and written by one call.  With CRCs the payload is copied there
+ * They are put together in one buffer, as many as it holds, and written by one call: whole segments of TCP's, so that the
+ * next FPDU begins with one.  With CRCs the payload is copied there
  * while its CRC is computed: memory that changes meanwhile must not end the connection.  Without, a long payload goes from
- * where it is; of such FPDUs there is one at a time.
+ * where it is; such an FPDU is the last one in the buffer until it is written.
  */
 #include "iwarp/engine.h"
 
@@ -78,16 +79,17 @@ static uint32_t piece_of(struct qp *qp) {
     return piece < OUT_FPDU ? piece : OUT_FPDU;
 }
 
-/* Of a buffer that is written by one call: whole pieces, so that the next one begins with a piece of its own. */
-static uint32_t room_of(const struct writer *out, uint32_t piece) {
-    uint32_t limit = OUT_ROOM / piece * piece, used = out->end + out->referred;
-    return limit > used ? limit - used : 0;
+/* Of a buffer that is written by one call: whole pieces, so that the next one begins with a piece of its own.  With CRCs
+ * it is twice the longest, as 64 KiB of a message are two FPDUs; without, a payload that stays where it is ends a buffer. */
+static uint32_t room_of(const struct iwarp *iw, uint32_t piece) {
+    uint32_t limit = (iw->agreed.crc ? OUT_ROOM : OUT_FPDU) / piece * piece;
+    return limit > iw->out.end ? limit - iw->out.end : 0;
 }
 
 /* Behind others the last one of a buffer is as long as there is room, if that is worth an FPDU. */
 uint32_t out_most(struct qp *qp) {
     const struct iwarp *iw = iwarp_of(qp);
-    uint32_t piece = piece_of(qp), room = room_of(&iw->out, piece);
+    uint32_t piece = piece_of(qp), room = room_of(iw, piece);
     if (room >= OUT_REFER && room < piece)
         piece = room;
     return mpa_ulpdu_most(piece, iw->agreed.markers_out, LEAST);
@@ -103,17 +105,12 @@ static void put_length(struct iwarp *iw, struct fpdu *f, uint32_t header, uint32
     mpa_set_length(f->at, (uint16_t)(header + payload));
 }
 
-/* Does a payload of that length stay where it is, if it has an address? */
-static bool may_refer(const struct iwarp *iw, uint32_t payload) {
-    return payload >= OUT_REFER && !iw->agreed.crc && !iw->agreed.markers_out;
-}
-
 bool fpdu_open(struct qp *qp, struct fpdu *f, uint32_t header, uint32_t payload) {
     struct iwarp *iw = iwarp_of(qp);
     uint32_t n = mpa_fpdu(header + payload);
     if (iw->agreed.markers_out)
         n = MARKED(n);
-    if (iw->out.referred || n > room_of(&iw->out, piece_of(qp)))
+    if (iw->out.referred || n > room_of(iw, piece_of(qp)))
         return false;
     put_length(iw, f, header, payload);
     return true;
@@ -140,7 +137,7 @@ int fpdu_payload(struct qp *qp, struct fpdu *f, const struct source *from) {
     int ve = source_pieces(qp, from, f->payload, pieces, &count);
     if (ve)
         return ve;
-    f->referred = count && may_refer(iw, f->payload);
+    f->referred = count && f->payload >= OUT_REFER && !iw->agreed.crc && !iw->agreed.markers_out;
     f->from = *from;
     if (f->referred)
         return 0;
@@ -246,7 +243,7 @@ static void break_off(struct qp *qp, int vendor_err) {
     term_refuse(qp, BAD_LOCAL, vendor_err, NULL, 0);
 }
 
-bool out_drain(struct qp *qp, bool more) {
+bool out_drain(struct qp *qp) {
     struct iovec pieces[SGE_MAX + 2];
     struct writer *out = &iwarp_of(qp)->out;
     int ve;
@@ -257,7 +254,7 @@ bool out_drain(struct qp *qp, bool more) {
         break_off(qp, ve);
         return true;
     }
-    long done = qp->way.link->ops->write(qp->way.link, &qp->way, pieces, n, more);
+    long done = qp->way.link->ops->write(qp->way.link, &qp->way, pieces, n);
     out->broken = done < 0;
     if (done < 0)
         forget(out);

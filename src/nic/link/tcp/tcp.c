@@ -123,36 +123,34 @@ static int reset(struct tcp *tcp, struct tcp_stream *s) {
 }
 
 /* By syscall(), as of datagrams: the C library's function is a point of cancellation. */
-static long send_pieces(struct tcp *tcp, struct tcp_stream *s, const struct iovec *pieces, int n, bool more) {
+static long send_pieces(struct tcp *tcp, struct tcp_stream *s, const struct iovec *pieces, int n) {
     struct msghdr msg = {.msg_iov = (struct iovec *)(uintptr_t)pieces, .msg_iovlen = (size_t)n};
     tcp->counters->value[RNIC_CNT_tx_syscalls]++;
-    s->corked = more;
-    tcp->corked |= more;
-    return syscall(SYS_sendmsg, s->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL | (more ? MSG_MORE : 0));
+    return syscall(SYS_sendmsg, s->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 /* Through the injector: 0 bytes as of a full socket, but for its time there is no room. */
-static long send_with_faults(struct tcp *tcp, struct tcp_stream *s, const struct iovec *pieces, int n, bool more) {
+static long send_with_faults(struct tcp *tcp, struct tcp_stream *s, const struct iovec *pieces, int n) {
     struct iovec some[TCP_PIECES];
-    size_t all = bytes_of(pieces, n), bytes = all;
+    size_t bytes = bytes_of(pieces, n);
     enum harm harm = stream_faults_write(&tcp->faults, tcp->counters, &s->harm, &bytes, *tcp->now);
     if (harm == HARM_RESET)
         return reset(tcp, s);
     if (harm != HARM_NONE)
         return 0;
-    long done = send_pieces(tcp, s, some, cut(pieces, n, bytes, some), more || bytes < all);
+    long done = send_pieces(tcp, s, some, cut(pieces, n, bytes, some));
     s->harm.written += done > 0 ? (uint64_t)done : 0;
     return done;
 }
 
-static long write_pieces(struct link *link, const struct way *way, const struct iovec *pieces, int n, bool more) {
+static long write_pieces(struct link *link, const struct way *way, const struct iovec *pieces, int n) {
     struct tcp *tcp = (struct tcp *)link;
     struct tcp_stream *s = tcp_stream_of(way);
     if (!way->held || s->stage == TCP_BROKEN || s->finished)
         return -EPIPE;
     long done = tcp->stalled     ? 0
-                : tcp->faults.on ? send_with_faults(tcp, s, pieces, n, more)
-                                 : send_pieces(tcp, s, pieces, n, more);
+                : tcp->faults.on ? send_with_faults(tcp, s, pieces, n)
+                                 : send_pieces(tcp, s, pieces, n);
     if (s->stage == TCP_BROKEN)
         return done;
     if (done < 0 && errno != EAGAIN && errno != EINTR)
@@ -162,19 +160,6 @@ static long write_pieces(struct link *link, const struct way *way, const struct 
     set_full(tcp, s, (size_t)done < bytes_of(pieces, n));
     tcp_watch(tcp, s);
     return done;
-}
-
-void tcp_uncork(struct tcp *tcp) {
-    static const enum tcp_stage stages[] = {TCP_WAITS, TCP_OPEN};
-    int on = 1;
-    for (int i = 0; tcp->corked && i < 2; i++) {
-        for (struct tcp_stream *s = tcp->streams[stages[i]]; s; s = s->next) {
-            if (s->corked && !s->full)
-                setsockopt(s->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* which sends at once */
-            s->corked = false;
-        }
-    }
-    tcp->corked = false;
 }
 
 static void shut(struct tcp_stream *s) {
@@ -284,7 +269,7 @@ static int check_socket(int fd, struct rnic_err *err) {
     return 0;
 }
 
-/* Nothing is to wait for company: the engine knows when more follows. */
+/* Nothing is to wait for company: the engine puts what goes together into one write. */
 static void set_up(int fd, uint32_t rcvbuf) {
     int on = 1, bytes = (int)rcvbuf;
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
