@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from select import EPOLLIN
 from time import monotonic_ns
@@ -116,9 +117,12 @@ class Arrival:
 
     def told(self, line: Line, event: mpa.Event) -> None:
         """The request has come, or never will."""
+        service = self._listening.service
         if event.type is mpa.EventType.REQUEST:
             self._ask(line, event)
+            service.received["REQUEST"] += 1
         else:
+            service.dropped[f"no request: {os.strerror(event.error)}"] += 1
             _log.info("%r: a connection is closed: %s", self._listening.listener, event.text)
             line.close()
             self._listening.forget(self)
@@ -141,6 +145,7 @@ class Arrival:
     def _refuse(self, line: Line) -> None:
         if line.startup.state is mpa.State.REQ_RCVD:
             line.startup.send_reject(b"", monotonic_ns())
+            self._listening.service.sent["REJECT"] += 1
         line.push()
         line.close()
         self._listening.forget(self)

@@ -137,6 +137,7 @@ class IwConnection:
             param, now = self._param, monotonic_ns()
             depths = mpa.Depths(param.responder_resources, param.initiator_depth)
             line.startup.send_request(depths, param.private_data, now, now + iba_ns(LONGEST))
+            self.service.sent["REQUEST"] += 1
 
     def _again(self, line: Line) -> None:
         """The peer may know revision 1 alone: it is asked once more, on another TCP connection."""
@@ -144,6 +145,7 @@ class IwConnection:
             return
         _log.info("%r: no answer to revision 2 of MPA; revision 1 is tried", self.one)
         line.abort()
+        self.service.retried += 1
         self._options = replace(self._options, revision=1)
         try:
             self._begin()
@@ -161,6 +163,7 @@ class IwConnection:
         stream.to_rtr(self._qp)
         depths = mpa.Depths(param.responder_resources, param.initiator_depth)
         self._agreed = line.startup.send_reply(depths, param.private_data, monotonic_ns())
+        self.service.sent["REPLY"] += 1
         self.phase = Phase.ACCEPTED
         line.push()
 
@@ -195,6 +198,7 @@ class IwConnection:
             text = f"there is nothing to refuse: the connection is in {self.phase.name}"
             raise VerbsError(EINVAL, text, "reject")
         self._line.startup.send_reject(private_data, monotonic_ns())
+        self.service.sent["REJECT"] += 1
         self.phase = Phase.OVER
         self._line.push()
         self._line.close()
@@ -238,10 +242,12 @@ class IwConnection:
                 assert event.agreed is not None
                 assert event.frame is not None
                 self._rise(line, event.agreed, event.frame.private_data, speaks_first=True)
+                self.service.received["REPLY"] += 1
             case mpa.EventType.OLD_PEER:
                 self._again(line)
             case mpa.EventType.REJECTED if event.frame is not None:
                 self._fail(outcomes.refused, -event.error, event.frame.private_data)
+                self.service.received["REJECT"] += 1
             case mpa.EventType.FAILED if self.phase is Phase.CALLING and event.error == EPROTO:
                 _log.info("%r: %s", self.one, event.text)
                 self._fail(outcomes.failed, -event.error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import select
 import socket
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from errno import EACCES, ECONNREFUSED, EHOSTUNREACH, ENETUNREACH, EOPNOTSUPP
@@ -13,8 +13,10 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rnic import mpa
+from rnic.cm.events import Statistics
 from rnic.enums import QPType
 from rnic.errors import VerbsError
+from rnic.log import Log
 from rnic.rdmacm.iwcm import sockets
 from rnic.rdmacm.iwcm.arrivals import Listening
 from rnic.rdmacm.iwcm.connection import IwConnection
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from rnic.rdmacm.cm_id import CmId
     from rnic.rdmacm.sockaddr import IP, Inet
     from rnic.verbs.stream import StreamEvent
+
+_log = Log("rnic.rdmacm")
 
 _SILENCE = {
     0: "TCP gets no answer: the host is down, a firewall drops the packets, or its program does not answer",
@@ -79,6 +83,13 @@ class IwService(ConnectionService):
         """By the numbers of their queue pairs: what the device is to report the end of."""
         self.todo: dict[Watched, int] = {}
         """Whose ready() is to be called by work() or settle(), and with which events."""
+        self.sent: Counter[str] = Counter()
+        self.received: Counter[str] = Counter()
+        """Frames of the start-up, by kind."""
+        self.dropped: Counter[str] = Counter()
+        """Connections to listeners that have sent no request, by reason."""
+        self.retried = 0
+        """Peers that were asked again in revision 1."""
         self._bound: dict[CmId, Bound] = {}
         self._listening: dict[CmId, list[Listening]] = {}
         self._watched: dict[int, Watched] = {}
@@ -154,6 +165,21 @@ class IwService(ConnectionService):
             raise
         self._listening[one] = listening
 
+    def address_came(self, ip: IP) -> None:
+        """Ids that listen at any address listen at this one, too, if nobody else has the port there."""
+        for one, listening in self._listening.items():
+            claim = self._bound.get(one)
+            if claim is None or not self.ports.is_for(one, ip) or claim.has(ip):
+                continue
+            try:
+                sock = self.ports.bound(one, ip, one.local.port)
+            except VerbsError as error:  # of IPv6 it may not be ready yet: then it comes once more
+                _log.info("%r does not listen at %s: %s", one, ip, error)
+                continue
+            claim.sockets.append(sock)
+            sockets.listen(sock, "listen")
+            listening.append(Listening(self, one, sock))
+
     def unlisten(self, one: CmId) -> None:
         """Take no more: peers are refused by the kernel from now on."""
         for each in self._listening.pop(one, ()):
@@ -165,6 +191,18 @@ class IwService(ConnectionService):
             return Refusal("TCP says that the port is closed", nobody_listens=True)
         text = "its program does not want it, or there is no room for one more: iWARP does not say which"
         return Refusal(text, no_room=True)
+
+    def statistics(self) -> Statistics:
+        """The frames of start-ups, and the connections that have not come to one."""
+        handshakes = sum(not isinstance(one, Listening) for one in self._watched.values())
+        return Statistics(
+            exchanges=len(self.streams) + handshakes,
+            listeners=len(self._listening),
+            sent=dict(self.sent),
+            received=dict(self.received),
+            resent=self.retried,
+            dropped=dict(self.dropped),
+        )
 
     def silence(self, code: int) -> str:
         """Why TCP makes no connection."""
