@@ -24,20 +24,24 @@ static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint64_t up_to(uint64_t from, uint64_t n, uint64_t cut) { return cut > from && cut < from + n ? cut - from : n; }
 
 static void append(struct pipe *p, const uint8_t *bytes, uint64_t n) {
-    if (p->written + n > p->room) {
-        p->room = 2 * (p->written + n) + 4096;
+    if (p->forgets && p->read - p->forgotten > 1 << 20) {
+        memmove(p->bytes, p->bytes + p->read - p->forgotten, p->written - p->read);
+        p->forgotten = p->read;
+    }
+    if (p->written - p->forgotten + n > p->room) {
+        p->room = 2 * (p->written - p->forgotten + n) + 4096;
         p->bytes = realloc(p->bytes, p->room);
     }
-    memcpy(p->bytes + p->written, bytes, n);
+    memcpy(p->bytes + p->written - p->forgotten, bytes, n);
     if (p->flip > p->written && p->flip <= p->written + n)
         p->bytes[p->flip - 1] ^= 0x10;
     p->written += n;
 }
 
-static long pipe_write(struct link *link, const struct way *way, const struct iovec *pieces, int n, bool more) {
+static long pipe_write(struct link *link, const struct way *way, const struct iovec *pieces, int n) {
     struct pipe *p = own(way)->out;
     uint64_t total = 0, done = 0;
-    (void)link, (void)more;
+    (void)link;
     CHECK(!p->finished);
     if (p->broken)
         return -EPIPE;
@@ -133,7 +137,7 @@ static bool deliver(struct stream *s, struct end *e) {
     if (n) {
         p->reads++;
         p->read += n;
-        take_in(s, e, p->bytes + p->read - n, n, pieces);
+        take_in(s, e, p->bytes + p->read - n - p->forgotten, n, pieces);
         return true;
     }
     if (p->told || (!p->finished && !p->error))
@@ -218,8 +222,8 @@ static void open_end(struct stream *s, struct end *e, int i, const struct stream
     e->node->nic.stream_ended = ended;
     e->node->nic.stream_arg = s;
     CHECK_EQ(channel_init(&e->channel), 0);
-    e->send_cq = fabric_cq(256, &e->channel);
-    e->recv_cq = fabric_cq(256, &e->channel);
+    e->send_cq = fabric_cq(o->cqe ? (int)o->cqe : 256, &e->channel);
+    e->recv_cq = fabric_cq(o->cqe ? (int)o->cqe : 256, &e->channel);
     e->mr = fabric_mr(e->node, &e->node->pd, e->mem, e->bytes, ALL_ACCESS | RNIC_ACCESS_MW_BIND);
     make_qp(e, 0x100 + (uint32_t)i, o, srq);
 }

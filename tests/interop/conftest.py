@@ -37,6 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "siw: the guest's device is the kernel's iWARP, not its RoCE")
     config.addinivalue_line(
         "markers", "combinations(sample, **choices): see pytest_generate_tests in conftest.py"
     )
@@ -51,15 +52,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "link" not in metafunc.fixturenames:
         return
     names = ["link"]
+    kind = "siw" if metafunc.definition.get_closest_marker("siw") else "rxe"
     rows: list[tuple[Any, ...]] = [(mtu,) for mtu in MTUS]
     if marker := metafunc.definition.get_closest_marker("combinations"):
         names += marker.kwargs
         sample = None if soak(metafunc.config) else marker.args[0]
         rows = []
         for mtu in MTUS:
-            kinds = [kind(mtu) if callable(kind) else kind for kind in marker.kwargs.values()]
-            rows += [(mtu, *row) for row in combinations(kinds, sample, seed=mtu)]
+            columns = [choices(mtu) if callable(choices) else choices for choices in marker.kwargs.values()]
+            rows += [(mtu, *row) for row in combinations(columns, sample, seed=mtu)]
     ids = ["-".join(map(str, (f"mtu{mtu}", *row))) for mtu, *row in rows]
+    rows = [((kind, mtu), *row) for mtu, *row in rows]
     metafunc.parametrize(names, rows, indirect=["link"], ids=ids, scope="session")
     if "family" in metafunc.fixturenames and "family" not in names:
         metafunc.parametrize("family", FAMILIES)
@@ -72,10 +75,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     So a module's capture has all that its tests sent, and the test that reads it, the last one, sees all.
     """
 
-    def place(item: pytest.Item) -> tuple[int, str, bool]:
+    def place(item: pytest.Item) -> tuple[Any, ...]:
         callspec = getattr(item, "callspec", None)
-        guest = int(callspec.params.get("link", 0)) if callspec and item.path.is_relative_to(HERE) else 0
-        return (guest, str(item.path), item.name.startswith("test_tshark")) if guest else (0, "", False)
+        guest = callspec.params.get("link") if callspec and item.path.is_relative_to(HERE) else None
+        return (guest, str(item.path), item.name.startswith("test_tshark")) if guest else ()
 
     items.sort(key=place)
 
@@ -145,9 +148,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def link(request: pytest.FixtureRequest) -> Iterator[Link]:
-    """A guest with the kernel's RoCE device, and the tap device between it and rnic."""
+    """A guest with the kernel's device, and the tap device between it and rnic."""
     reference = bool(request.config.getoption("--reference", default=False))
-    with Link(request.param, reference=reference) as link:
+    kind, mtu = request.param
+    with Link(mtu, kind, reference=reference) as link:
         yield link
 
 

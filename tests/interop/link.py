@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tshark_check import Report
 
 VERBS_PORT = 7471
+OURS = {"rxe": "roce", "siw": "iwarp"}  # the guest's kind of device, and rnic's
 MAX_HEADERS = 80  # what rxe sets aside for headers when it derives its MTU from the netdev's
 
 
@@ -26,13 +27,16 @@ def path_mtus(mtu: int) -> list[int]:
 
 
 class Link:
-    """reference: both ends are the kernel's, in one guest; it shows what the kernel alone makes of a test."""
+    """kind: of the guest's device, rxe or siw.
 
-    def __init__(self, mtu: int, *, reference: bool = False) -> None:
-        self.mtu, self.reference = mtu, reference
+    reference: both ends are the kernel's, in one guest; it shows what the kernel alone makes of a test.
+    """
+
+    def __init__(self, mtu: int, kind: str = "rxe", *, reference: bool = False) -> None:
+        self.mtu, self.kind, self.reference = mtu, kind, reference
         self.path_mtus = path_mtus(mtu)
-        self.guest = Guest(mtu=mtu, smp=2 if reference else 1)
-        self.device = f"roce_{self.guest.netdev}"  # rnic's
+        self.guest = Guest(mtu=mtu, kind=kind, smp=2 if reference else 1)
+        self.device = f"{OURS[kind]}_{self.guest.netdev}"  # rnic's
         self.guest_ip = {"ipv4": self.guest.ip, "ipv6": self.guest.ip6}
         self.host_ip = {"ipv4": self.guest.host_ip, "ipv6": self.guest.host_ip6}
         self._ports = itertools.count(18515)

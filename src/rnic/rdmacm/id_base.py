@@ -17,7 +17,7 @@ from rnic.rdmacm.admission import Admission
 from rnic.rdmacm.agent import Agent
 from rnic.rdmacm.channel import Event, EventChannel
 from rnic.rdmacm.names import UDP_QKEY, ConnParam, EventType, IdState, Option, Path, Timing, UDParam
-from rnic.rdmacm.service import ENDED, Claim, Connection, Conversation, Phase
+from rnic.rdmacm.service import ENDED, Claim, Connection, Conversation, Order, Phase
 from rnic.rdmacm.sockaddr import IP, Inet
 from rnic.verbs.ah import GID
 from rnic.verbs.device import Device
@@ -43,8 +43,10 @@ _NEXT = {  # what a caller does in a state that is on the way to a connection, a
 class IdBase:
     """The attributes and states of a CmId, which derives from it."""
 
-    holds_queue_pairs = True
-    """The queue pairs of its connections are in this process."""
+    orders: list[Order] | None = None
+    """None: the queue pairs of its connections are in this process. Else they are in another one, and here is
+    what is to be done to them there.
+    """
 
     def __init__(
         self,

@@ -19,6 +19,9 @@ from .host import NOT_RUN, log, missing
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.interop.lab", description=__doc__)
     parser.add_argument("command", nargs="*", help="a shell command for the guest")
+    parser.add_argument(
+        "--kind", choices=("rxe", "siw"), default="rxe", help="of its RDMA device (default rxe)"
+    )
     parser.add_argument("--mtu", type=int, default=1500, help="of the network device (default 1500)")
     parser.add_argument("--smp", type=int, default=1, help="processors of the guest (default 1)")
     parser.add_argument("--timeout", type=float, default=600, help="seconds for each command (default 600)")
@@ -28,10 +31,10 @@ def main() -> int:
         return NOT_RUN
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the guest is closed
     if not args.command:
-        print(*cache.prepare())
+        print(*cache.prepare(), sep="\n")
         return 0
     rc = 0
-    with Guest(mtu=args.mtu, smp=args.smp) as guest:
+    with Guest(mtu=args.mtu, kind=args.kind, smp=args.smp) as guest:
         for command in args.command:
             rc, out = guest.run(command, args.timeout)
             print(out, end="", flush=True)

@@ -2,7 +2,7 @@
 """The guest's kernel and initial file system: made once, kept in ~/.cache/rnic-interop ($RNIC_INTEROP_CACHE).
 
 The kernel is Debian's own package, unpacked and never installed.  The initial file system holds only busybox
-and the modules that the guest needs; everything else the guest reads from this machine's root.
+and the modules that the guest needs; everything else the guest reads from this machine's root, also siw (siw.py).
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
+from . import siw
 from .host import install, log, sh
 
 MODULES = [
     *("virtio_pci", "virtio_console", "virtio_net", "9pnet_virtio", "9p"),
-    *("crc32_generic", "rdma_rxe", "rdma_ucm", "sch_netem"),
+    *("crc32_generic", "libcrc32c", "rdma_rxe", "rdma_ucm", "sch_netem"),
 ]
 
 # The kernel hands `agent=` of its command line to this script in the environment.
@@ -45,12 +47,19 @@ def directory() -> pathlib.Path:
     return pathlib.Path(os.environ.get("RNIC_INTEROP_CACHE") or "~/.cache/rnic-interop").expanduser()
 
 
-def prepare() -> tuple[pathlib.Path, pathlib.Path]:
-    """The kernel image and the initial file system, made when they are not there yet."""
+class Made(NamedTuple):
+    kernel: pathlib.Path  # the image
+    initrd: pathlib.Path
+    siw: pathlib.Path  # the module
+
+
+def prepare() -> Made:
+    """What guests boot from and load, made when it is not there yet."""
     with _locked(directory()) as top:
         install()
         release = _kernel(top)
-        return top / f"kernel/boot/vmlinuz-{release}", _initrd(top, release)
+        image = top / f"kernel/boot/vmlinuz-{release}"
+        return Made(image, _initrd(top, release), siw.module(top / "kernel", release))
 
 
 @contextmanager
@@ -62,8 +71,8 @@ def _locked(top: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def _kernel(top: pathlib.Path) -> str:
-    """Debian's newest kernel, unpacked in top/kernel; its release, as uname -r says it."""
-    kernel, done = top / "kernel", top / "kernel/release"
+    """Debian's newest kernel, unpacked in top/kernel with what siw needs; its release, as uname -r says it."""
+    kernel, done = top / "kernel", top / "kernel/unpacked"
     if not done.exists():
         shutil.rmtree(kernel, ignore_errors=True)
         kernel.mkdir()
@@ -75,8 +84,10 @@ def _kernel(top: pathlib.Path) -> str:
         log(f"downloading Debian's kernel {found[1]}")
         with tempfile.TemporaryDirectory(dir=top) as tmp:
             sh("apt-get", "download", "-o", "APT::Sandbox::User=root", f"linux-image-{found[1]}", cwd=tmp)
-            for deb in pathlib.Path(tmp).glob("*.deb"):
-                sh("dpkg", "-x", deb, kernel)
+            deb = next(pathlib.Path(tmp).glob("*.deb"))
+            version = sh("dpkg-deb", "-f", deb, "Version").strip()
+            sh("dpkg", "-x", deb, kernel)
+        siw.fetch(kernel, found[1], version)
         sh("depmod", "-b", kernel, found[1])
         done.write_text(found[1])
     return done.read_text()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The virtual machine: Debian's kernel with rdma_rxe on a tap device, and commands run in it.
+"""The virtual machine: Debian's kernel with its rdma_rxe or siw on a tap device, and commands run in it.
 
     with Guest(mtu=9000) as guest:
         print(guest.check("ibv_devinfo"))
@@ -86,24 +86,25 @@ class Guest:
     """A running guest; a context manager.
 
     mtu       of the tap device and of the guest's eth0
+    kind      of the guest's RDMA device, which is named like it: rxe0 or siw0
     smp       processors; two when both ends of a test poll inside the guest
     accel     QEMU's accelerator: tcg or kvm
     cpu       QEMU's processor
     patience  seconds that booting may take
     """
 
-    device = "rxe0"
-
     def __init__(
         self,
         mtu: int = 1500,
+        kind: str = "rxe",
         smp: int = 1,
         memory_mb: int = 512,
         accel: str = "tcg",
         cpu: str = "max",
         patience: float = 120,
     ) -> None:
-        kernel, initrd = cache.prepare()
+        made = cache.prepare()
+        self.device = f"{kind}0"
         self.news = threading.Condition()
         self.dead = False
         self._jobs: dict[int, Job] = {}
@@ -117,8 +118,8 @@ class Guest:
         boot = self._new_job("boot")
         self._qemu = subprocess.Popen(
             _qemu_command(
-                kernel,
-                initrd,
+                made.kernel,
+                made.initrd,
                 f"-accel {accel} -cpu {cpu}",
                 smp,
                 memory_mb,
@@ -143,6 +144,9 @@ class Guest:
         try:
             boot.wait(patience)
             self.check(_NETWORK.format(mtu=mtu, ip=self.ip, ip6=self.ip6))
+            if kind == "siw":
+                self.check(f"insmod '{made.siw}'")
+            self.check(f"rdma link add {self.device} type {kind} netdev eth0")
         except BaseException:
             self.close()
             raise
@@ -266,7 +270,6 @@ ip link set eth0 mtu {mtu} up
 ip addr add {ip}/24 dev eth0
 ip addr add {ip6}/64 dev eth0 nodad
 until grep -q up /sys/class/net/eth0/operstate; do sleep .05; done
-rdma link add rxe0 type rxe netdev eth0
 """
 
 

@@ -12,6 +12,7 @@ NOT_RUN = 77  # the exit code of "the tests could not be run here", as automake 
 
 PACKAGES = [
     *("qemu-system-x86", "busybox-static", "cpio", "kmod", "iproute2", "tcpdump", "tshark"),  # this machine
+    *("gcc", "make", "xz-utils"),  # to build siw
     # the guest
     *("ibverbs-utils", "ibverbs-providers", "rdmacm-utils", "perftest", "python3", "python3-pyverbs"),
 ]

@@ -12,7 +12,7 @@ from errno import EACCES, ECONNREFUSED, EHOSTUNREACH, ENETUNREACH, EOPNOTSUPP
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rnic import mpa
+import rnic.mpa as mpa
 from rnic.cm.events import Statistics
 from rnic.enums import QPType
 from rnic.errors import VerbsError
@@ -45,14 +45,16 @@ _AT_ONCE = 64  # descriptors that are looked at before others have a turn
 
 
 def serves(one: CmId) -> bool:
-    """Whether an id can have connections of iWARP: of RC queue pairs that are in this process."""
-    return one.ps is PortSpace.TCP and one.qp_type is QPType.RC and one.holds_queue_pairs
+    """Whether an id can have connections of iWARP: of RC queue pairs."""
+    return one.ps is PortSpace.TCP and one.qp_type is QPType.RC
 
 
 class Watched(Protocol):
     """Something with a socket that the service polls."""
 
-    sock: socket.socket
+    @property
+    def sock(self) -> socket.socket | None:
+        """The socket."""
 
     def fileno(self) -> int:
         """The descriptor."""
@@ -120,8 +122,7 @@ class IwService(ConnectionService):
         if one.is_datagram:
             raise self.lacks("datagrams", verb)
         if not serves(one):
-            kind = one.qp_type.name if one.holds_queue_pairs else "other processes' RC"
-            raise self.lacks(f"port space {one.ps.name} with {kind} queue pairs", verb)
+            raise self.lacks(f"port space {one.ps.name} with {one.qp_type.name} queue pairs", verb)
 
     def forget(self, claim: Bound) -> None:
         """A port is given back."""
@@ -292,9 +293,13 @@ class IwService(ConnectionService):
     def _take_ends(self) -> None:
         while (event := self._end or self.agent.context.next_stream_event()) is not None:
             self._end = event
-            if (conn := self.streams.get(event.qp_num)) is not None:
-                conn.stream_ended(event)
+            self.ended(event)
             self._end = None
+
+    def ended(self, event: StreamEvent) -> None:
+        """A stream has ended."""
+        if (conn := self.streams.get(event.qp_num)) is not None:
+            conn.stream_ended(event)
 
     def forget_stream(self, qp_num: int, conn: IwConnection) -> None:
         """The end of a stream is known. A second call does nothing."""
@@ -306,7 +311,8 @@ class IwService(ConnectionService):
         self._epoll.close()
         self.ports.close()
         for one in self._watched.values():
-            one.sock.close()
+            if one.sock is not None:
+                one.sock.close()
         for claim in self._bound.values():
             for sock in claim.sockets:
                 sock.close()
