@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,10 +131,8 @@ class Stranger:
 
 
 def feed(reader: MpaReader, data: bytes) -> None:
-    try:
+    with suppress(ValueError):  # it is meant to be no frame
         reader.feed(data)
-    except ValueError:  # it is meant to be no frame
-        pass
 
 
 @contextmanager

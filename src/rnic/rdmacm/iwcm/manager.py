@@ -97,6 +97,7 @@ class IwService(ConnectionService):
         self._watched: dict[int, Watched] = {}
         self._reports: deque[tuple[CmId, Callable[..., None], tuple[Any, ...]]] = deque()
         self._reported: object = None  # the first of them, when that is done
+        self._is_settling = False
         self._end: StreamEvent | None = None  # that is being handled
         self._ends = context.stream_fileno()
         self._epoll = select.epoll()
@@ -222,7 +223,16 @@ class IwService(ConnectionService):
 
     def settle(self) -> None:
         """Do what is to be done, and report; what memory is too short for stays for the next call."""
-        self._do()
+        if self._is_settling:  # whoever is told of something has done something
+            return
+        self._is_settling = True
+        try:
+            self._do()
+            self._tell()
+        finally:
+            self._is_settling = False
+
+    def _tell(self) -> None:
         while self._reports:
             entry = one, call, values = self._reports[0]
             if entry is not self._reported:
@@ -233,7 +243,8 @@ class IwService(ConnectionService):
                 except Exception as error:
                     self.agent.mistake(f"a report of {one!r}", error)
                 self._reported = entry
-            self._reports.popleft()
+            if self._reports and self._reports[0] is entry:  # unless the call has destroyed the id
+                self._reports.popleft()
 
     def _do(self) -> None:
         while self.todo:
