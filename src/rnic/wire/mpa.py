@@ -94,8 +94,8 @@ class MpaFrame(Record):
     rejected: bool = False
     """In a reply: the connection is refused."""
     rfc7306: bool = False
-    """The sender has atomics and immediate data. rnic's own: RFC 5044 reserves the bits. Others ignore them,
-    or echo them as the kernel's siw does; so a reply has another bit than a request.
+    """The sender has atomics and immediate data. rnic's own: RFC 5044 reserves the bits. Others ignore
+    them, or echo them as the kernel's siw does. So a reply has another bit than a request.
     """
     revision: int = 2
     resv: int = 0
