@@ -18,6 +18,16 @@ if TYPE_CHECKING:
 
 VERBS_PORT = 7471
 OURS = {"rxe": "roce", "siw": "iwarp"}  # the guest's kind of device, and rnic's
+BY_READ = 0x40  # as siw's rtr_type: the RTR message is a READ
+# How siw may ask for a connection, as its module parameters (lab/siw.py): 2 is the revision it prefers.
+SIW = {
+    "revision 2": "",
+    "revision 1": "mpa_version=1",
+    "CRC": "mpa_crc_required=1",
+    "equals": "peer_to_peer=1",
+    "equals by READ": f"peer_to_peer=1 rtr_type={BY_READ}",
+}
+_SIW_DEFAULTS = "mpa_version=2 mpa_crc_required=0 mpa_crc_strict=0 peer_to_peer=0 rtr_type=192"
 MAX_HEADERS = 80  # what rxe sets aside for headers when it derives its MTU from the netdev's
 
 
@@ -91,6 +101,11 @@ class Link:
             self.guest.check(f"tc qdisc replace dev eth0 root netem limit 100000 {netem}")
         else:
             self.guest.run("tc qdisc del dev eth0 root")
+
+    def set_siw(self, parameters: str = "") -> None:
+        """Give siw these parameters, "name=value ...", and all others their defaults."""
+        for name, value in (word.split("=") for word in f"{_SIW_DEFAULTS} {parameters}".split()):
+            self.guest.check(f"echo {value} >/sys/module/siw/parameters/{name}")
 
     def port(self) -> int:
         """A TCP port that no test has used yet."""
