@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 @pytest.fixture
 def rnic_device() -> Iterator[rnic.Context]:
     """An open device on the loopback interface, a rnic.Context."""
-    import rnic
+    import rnic.testing
 
-    with rnic.open_device("roce_lo") as context:
+    with rnic.testing.loopback().open() as context:
         yield context
 
 

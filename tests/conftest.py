@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, settings
 import namespaces
 
 # Most tests look at the protocols. RNIC_LOCAL=on: but for those marked "wire" or "own_way", by shared memory.
+# RNIC_TRANSPORT=iwarp: nor those marked "roce", over TCP.
 os.environ.setdefault("RNIC_LOCAL", "off")
 
 # A shell ignores SIGINT for what it starts in the background, and so would each program that a test starts.
@@ -46,18 +47,24 @@ def pytest_xdist_setupnodes(specs: list[Any]) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "wire: looks at what goes over the wire, or comes from there")
-    config.addinivalue_line("markers", "own_way: says which way its bytes go, whatever RNIC_LOCAL says")
+    config.addinivalue_line(
+        "markers", "own_way: says which way its bytes go, whatever RNIC_LOCAL and RNIC_TRANSPORT say"
+    )
+    config.addinivalue_line("markers", "roce: needs what iWARP has not, or does otherwise")
     config.addinivalue_line("markers", "one_in(n): of its cases every n-th is taken, all with RNIC_SOAK=1")
 
 
 def left_out(items: list[pytest.Item]) -> Iterator[pytest.Item]:
     cases: Counter[str] = Counter()
     soak, local = os.environ.get("RNIC_SOAK"), os.environ["RNIC_LOCAL"] != "off"
+    iwarp = os.environ.get("RNIC_TRANSPORT") == "iwarp"
     for item in items:
         sample = item.get_closest_marker("one_in")
         name = item.nodeid.partition("[")[0]
         same = item.get_closest_marker("wire") or item.get_closest_marker("own_way")
-        if (local and same) or (sample and not soak and cases[name] % sample.args[0]):
+        if iwarp and item.get_closest_marker("roce"):
+            same = item.get_closest_marker("roce")
+        if ((local or iwarp) and same) or (sample and not soak and cases[name] % sample.args[0]):
             yield item
         cases[name] += 1
 

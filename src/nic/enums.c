@@ -35,6 +35,8 @@ const char *rnic_vendor_err_text(int err) { return row_of(vendor_errs, COUNT(ven
 #define QP_TYPE(n, v) {"qp_type", #n, v},
 #define MTU(n, v) {"mtu", #n, v},
 #define MIG_STATE(n, v) {"mig_state", #n, v},
+#define STREAM_RTR(n, v) {"stream_rtr", #n, v},
+#define STREAM_END(n, v) {"stream_end", #n, v},
 #define PORT_STATE(n, v) {"port_state", #n, v},
 #define LINK_LAYER(n, v) {"link_layer", #n, v},
 #define GID_TYPE(n, v) {"gid_type", #n, v},
@@ -93,6 +95,8 @@ static const struct rnic_enum_row enum_rows[] = {
     RNIC_QP_TYPES(QP_TYPE)
     RNIC_MTUS(MTU)
     RNIC_MIG_STATES(MIG_STATE)
+    RNIC_STREAM_RTRS(STREAM_RTR)
+    RNIC_STREAM_ENDS(STREAM_END)
     RNIC_PORT_STATES(PORT_STATE)
     RNIC_LINK_LAYERS(LINK_LAYER)
     RNIC_GID_TYPES(GID_TYPE)

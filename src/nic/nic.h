@@ -38,7 +38,7 @@ union rnic_gid {
 };
 
 struct rnic_device_info { /* a device as listed, before it is opened */
-    char name[32];        /* roce_<netdev> of a software RNIC; unique in its provider's list */
+    char name[32];        /* roce_<netdev> or iwarp_<netdev> of a software RNIC; unique in its provider's list */
     char netdev[16];      /* the interface that has its addresses; "": none */
     uint64_t guid;        /* EUI-64 of the netdev's hardware address; host byte order */
     int ifindex;          /* of netdev; 0: none */
@@ -681,7 +681,7 @@ struct rnic_provider {
     const struct rnic_extension *extensions; /* up to a row without a name; NULL: none */
 };
 
-/* The software RNIC: RoCEv2 in this process, a device for each network interface with an address. */
+/* The software RNIC: RoCEv2 and iWARP in this process, a device of each for each network interface with an address. */
 extern const struct rnic_provider rnic_soft;
 
 /* Provider i of this process, in the order in which their devices are listed; NULL past the end. */

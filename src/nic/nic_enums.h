@@ -15,6 +15,14 @@
 
 #define RNIC_MIG_STATES(X) X(MIGRATED, 0) X(REARM, 1) X(ARMED, 2)
 
+/* Of iWARP: the message that makes a connection of equals ready (RFC 6581, 9.2); a SEND takes no receive. */
+#define RNIC_STREAM_RTRS(X) X(NONE, 0) X(SEND, 1) X(WRITE, 2) X(READ, 3)
+
+/* FIN: the peer has closed in order, between two messages. LOST: reset, timed out, or closed within a message. TERMINATED: by
+ * the peer's Terminate message. REFUSED: this end has sent one, or would have. CLOSED: both have closed in order, this end
+ * first */
+#define RNIC_STREAM_ENDS(X) X(FIN, 0) X(LOST, 1) X(TERMINATED, 2) X(REFUSED, 3) X(CLOSED, 4)
+
 #define RNIC_PORT_STATES(X) X(NOP, 0) X(DOWN, 1) X(INIT, 2) X(ARMED, 3) X(ACTIVE, 4) X(ACTIVE_DEFER, 5)
 
 #define RNIC_LINK_LAYERS(X) X(UNSPECIFIED, 0) X(INFINIBAND, 1) X(ETHERNET, 2)
@@ -153,10 +161,10 @@
     X(tx_errors, "packets that the socket refused")                                                                    \
     X(tx_forbidden, "packets that this host's firewall refused")                                                       \
     X(tx_too_long, "packets longer than the way there takes (EMSGSIZE): its MTU is smaller than path_mtu")             \
-    X(tx_waits, "times that a full socket made packets wait for the link")                                             \
+    X(tx_waits, "times that a full socket made packets, or a stream, wait for room")                                   \
     X(rx_packets, "packets taken from the link, dropped ones included")                                                \
     X(rx_bytes, "bytes taken from the link, from the BTH to the ICRC, or of whole frames")                             \
-    X(rx_syscalls, "recvmsg calls that returned data")                                                                 \
+    X(rx_syscalls, "recvmsg calls that returned data, and reads of streams")                                           \
     X(requests_sent, "request packets sent for the first time")                                                        \
     X(requests_resent, "request packets sent again")                                                                   \
     X(probes_sent, "of these, the ones that ask for an answer that is late")                                           \
@@ -174,6 +182,8 @@
     X(duplicate_requests, "requests that came again: answered, not executed again")                                    \
     X(out_of_sequence, "requests beyond the expected PSN")                                                             \
     X(implied_naks, "responses that showed that an earlier one was lost")                                              \
+    X(terminates_sent, "iWARP: Terminate messages sent")                                                               \
+    X(terminates_received, "iWARP: Terminate messages received")                                                       \
     X(qp_errors, "queue pairs that went to the error state")                                                           \
     X(forwarded_out, "packets handed to another process of this host")                                                 \
     X(forwarded_in, "packets received from another process of this host")                                              \
@@ -184,8 +194,10 @@
     X(fault_lost, "packets that the fault injector lost")                                                              \
     X(fault_duplicated, "packets that the fault injector sent twice")                                                  \
     X(fault_reordered, "packets that the fault injector held back behind later ones")                                  \
-    X(fault_delayed, "packets that the fault injector delayed")                                                        \
-    X(fault_flipped, "packets in which the fault injector flipped a bit")                                              \
+    X(fault_delayed, "packets, or writes to a stream, that the fault injector delayed")                                \
+    X(fault_reset, "streams that the fault injector reset")                                                            \
+    X(fault_stalled, "streams that the fault injector let stand still")                                                \
+    X(fault_flipped, "packets, or messages' segments, in which the fault injector flipped a bit")                      \
     X(fault_marked, "packets that the fault injector marked as having met congestion")                                 \
     X(ecn_marked, "packets received with a mark of congestion")                                                        \
     X(cnp_sent, "congestion notifications sent")                                                                       \
@@ -231,6 +243,10 @@ enum rnic_qp_type { RNIC_QP_TYPES(RNIC_ENUM_QP_TYPE) };
 enum rnic_mtu { RNIC_MTUS(RNIC_ENUM_MTU) };
 #define RNIC_ENUM_MIG(n, v) RNIC_MIG_##n = v,
 enum rnic_mig_state { RNIC_MIG_STATES(RNIC_ENUM_MIG) };
+#define RNIC_ENUM_STREAM_RTR(n, v) RNIC_STREAM_RTR_##n = v,
+enum rnic_stream_rtr { RNIC_STREAM_RTRS(RNIC_ENUM_STREAM_RTR) };
+#define RNIC_ENUM_STREAM_END(n, v) RNIC_STREAM_##n = v,
+enum rnic_stream_end { RNIC_STREAM_ENDS(RNIC_ENUM_STREAM_END) };
 #define RNIC_ENUM_PORT(n, v) RNIC_PORT_##n = v,
 enum rnic_port_state { RNIC_PORT_STATES(RNIC_ENUM_PORT) };
 #define RNIC_ENUM_LINK(n, v) RNIC_LINK_LAYER_##n = v,
@@ -351,7 +367,18 @@ enum rnic_counter { RNIC_COUNTERS(RNIC_ENUM_COUNTER) RNIC_CNT_MAX };
     X(BIND_PD, "queue pair, memory window and memory region are not all of one protection domain")                     \
     X(BIND_ACCESS, "the memory region lacks MW_BIND or, for a window that is written to, LOCAL_WRITE")                 \
     X(BIND_BOUNDS, "the memory window reaches outside the memory region, or is of type 2 and empty")                   \
-    X(INVALIDATE_REGION, "the key is a memory region's, which is deregistered, not invalidated")
+    X(INVALIDATE_REGION, "the key is a memory region's, which is deregistered, not invalidated")                       \
+    X(STREAM_LOST, "the connection was reset, or timed out, or was closed in the middle of a message")                 \
+    X(PEER_STAG, "the peer has ended the connection: the rkey is not registered there, or not for this")               \
+    X(PEER_BOUNDS, "the peer has ended the connection: the address range reaches outside its memory region")           \
+    X(PEER_RIGHTS, "the peer has ended the connection: its memory region or queue pair does not grant this access")    \
+    X(PEER_NO_RECEIVE, "the peer has ended the connection: it had no receive posted for a SEND")                       \
+    X(PEER_TOO_LONG, "the peer has ended the connection: a SEND was longer than its receive")                          \
+    X(PEER_READS, "the peer has ended the connection: more READs and atomics than its max_dest_rd_atomic")             \
+    X(PEER_INVALIDATE, "the peer has ended the connection: this end may not invalidate that key")                      \
+    X(PEER_CRC, "the peer has ended the connection: a CRC was wrong")                                                  \
+    X(PEER_PROTOCOL, "the peer has ended the connection: it takes what it got for a violation of the protocol")        \
+    X(PEER_ERROR, "the peer has ended the connection: an error of its own")
 #define RNIC_ENUM_VENDOR(n, t) RNIC_VE_##n,
 enum rnic_vendor_err { RNIC_VENDOR_ERRS(RNIC_ENUM_VENDOR) RNIC_VE_MAX };
 

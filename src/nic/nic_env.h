@@ -26,10 +26,11 @@ struct rnic_device_attr;
     X(FAULT, "`loss=0.01,seed=7`", "none", "faults in the packets that the device sends: the fields of `rnic.Faults`") \
     X(LIMITS, "`max_qp=4,max_cqe=100`", "the device's own", "attributes of the device that are to be smaller")         \
     X(LOCAL, "`on` or `off`", "`on`", "whether peers on this host are reached through shared memory")                  \
-    X(NAMES, "`mlx5_0=eth0,mlx5_1=eth0`", "`roce_` and the interface's name",                                          \
-      "names of devices, and the network interface of each")                                                           \
+    X(NAMES, "`mlx5_0=eth0,siw0=eth0:iwarp`", "`roce_` or `iwarp_`, and the interface's name",                         \
+      "names of devices, and the network interface of each; with `:iwarp` behind it, it is an iWARP device")           \
     X(PKEYS, "numbers with commas between them", "`0xffff`", "the port's P_Key table: `0xffff,0x8001`, for example")    \
     X(RATE, "`100g`, for example", "`2.5g`", "the rate that the port tells: it does not make the device faster")        \
+    X(TRANSPORT, "`roce` or `iwarp`", "`roce`", "the devices that are listed first, and so taken where none is named") \
     X(VERBS_DEBUG, "`0` or `1`", "`0`", "C programs: why a verb has failed is printed")
 
 struct rnic_env_row {
@@ -57,11 +58,14 @@ int rnic_env_pkeys(uint16_t *pkeys, int max, struct rnic_err *err);
 #define RNIC_ENV_DEVICES 32
 struct rnic_env_name {
     char device[32], netdev[16];
+    int transport; /* enum rnic_transport */
 };
 /* Names that devices are to have: how many, or -EINVAL. */
 int rnic_env_names(struct rnic_env_name names[RNIC_ENV_DEVICES], struct rnic_err *err);
 /* The devices that there are to be: their number, or -EINVAL; 0: all. */
 int rnic_env_devices(char names[RNIC_ENV_DEVICES][32], struct rnic_err *err);
+/* The transport (enum rnic_transport) whose devices come first, or -EINVAL. */
+int rnic_env_transport(struct rnic_err *err);
 
 struct rnic_rate {
     uint8_t speed, width; /* as ibv_port_attr has them */

@@ -109,11 +109,12 @@ struct rnic_ext_stats {
 /* For tests of programs: Context.set_faults(). */
 #define RNIC_EXT_FAULTS "rnic.faults/1"
 
-/* The fault injector: what the link does to packets that it sends (all probabilities in parts per million). */
+/* The fault injector: what the link does to packets that it sends, or to streams (all probabilities in parts per million).
+ * Which of them a device has is its kind's: others are refused. */
 #define RNIC_FAULT_RULES 8
 struct rnic_fault {
     uint64_t seed;
-    uint32_t loss, duplicate, reorder, delay, flip;
+    uint32_t loss, duplicate, reorder, delay, flip; /* of a stream delay is of a write, flip of a segment */
     uint32_t reorder_gap; /* a reordered packet leaves after this many later ones (at least 1) or after delay_ns */
     uint64_t delay_ns;    /* how long a delayed packet waits */
     uint32_t mark;        /* as a congested router does, where the packet may be marked (ECN) */
@@ -122,10 +123,16 @@ struct rnic_fault {
         uint32_t nth;   /* lose the nth such packet from now on, counted from 1; 0: rule not used */
         uint32_t count; /* and this many after it, 1: only that one */
     } lose[RNIC_FAULT_RULES];
+    /* Of streams: */
+    uint32_t reset, stall;             /* of a write: the connection is reset, or stands still from then on */
+    uint64_t reset_after, stall_after; /* the same behind so many bytes that this end writes; 0: not */
+    uint32_t chunk;                    /* a read or write has 1 to so many bytes, by chance; 0: as many as there are */
+    uint32_t flip_header;              /* of a segment: a bit of its header is flipped, and its CRC is right */
 };
 
 struct rnic_ext_faults {
-    int (*set)(struct rnic_context *ctx, const struct rnic_fault *fault, struct rnic_err *err); /* NULL: off */
+    /* NULL: off. -EOPNOTSUPP: the device has not all of these */
+    int (*set)(struct rnic_context *ctx, const struct rnic_fault *fault, struct rnic_err *err);
 };
 
 /* ---------------------------------------------------------------- events on purpose */
@@ -166,13 +173,6 @@ struct rnic_ext_memory {
  * frames of MPA's start-up on it (RFC 5044, 7; RFC 6581), and hands it to the queue pair, which goes to RTS then. */
 #define RNIC_EXT_STREAM "rnic.stream/1"
 
-enum rnic_stream_rtr { /* the message that makes a connection of equals ready (RFC 6581, 9.2) */
-                       RNIC_STREAM_RTR_NONE,
-                       RNIC_STREAM_RTR_SEND, /* of length 0, which no receive is taken for */
-                       RNIC_STREAM_RTR_WRITE,
-                       RNIC_STREAM_RTR_READ,
-};
-
 struct rnic_stream_attr {
     int fd;               /* a connected socket; from attach() on, if that returns 0, the queue pair's */
     const uint8_t *bytes; /* nbytes that were read of it and come behind the last frame of the start-up */
@@ -185,14 +185,6 @@ struct rnic_stream_attr {
     bool rfc7306;     /* the peer has atomics and immediate data */
 };
 
-enum rnic_stream_end {
-    RNIC_STREAM_FIN,        /* the peer has closed in order, between two messages */
-    RNIC_STREAM_LOST,       /* reset, timed out, or closed within a message: error */
-    RNIC_STREAM_TERMINATED, /* by the peer's Terminate message: layer, type, code */
-    RNIC_STREAM_REFUSED,    /* this end has sent one, or would have: likewise */
-    RNIC_STREAM_CLOSED,     /* both have closed in order, this end first */
-};
-
 struct rnic_stream_event {
     uint32_t qp_num;
     uint8_t end;               /* enum rnic_stream_end */
@@ -203,7 +195,7 @@ struct rnic_stream_event {
 struct rnic_ext_stream {
     /* In INIT or RTR, of an RC queue pair of a device of iWARP.  -EINVAL, -EBUSY: it has one already */
     int (*attach)(struct rnic_qp *qp, const struct rnic_stream_attr *attr, struct rnic_err *err);
-    int (*fd)(struct rnic_context *ctx); /* readable while there is an event; the device's */
+    int (*fd)(struct rnic_context *ctx); /* readable while there is an event; the device's, or -EOPNOTSUPP */
     /* The oldest event: once for each stream that ends while its queue pair exists and is connected. -EAGAIN: none */
     int (*next_event)(struct rnic_context *ctx, struct rnic_stream_event *event, struct rnic_err *err);
 };

@@ -90,6 +90,8 @@ from rnic.enums import (
     SendOpsFlags,
     SRQAttrMask,
     SRQType,
+    StreamEnd,
+    StreamRTR,
     TMCapFlags,
     Transport,
     ValuesMask,
@@ -142,6 +144,7 @@ from rnic.verbs.queries import DeviceAttr, GIDEntry, PortAttr, ValuesEx
 from rnic.verbs.rate import Rate
 from rnic.verbs.rate_limit import RateLimitAttr
 from rnic.verbs.srq import SRQ, SRQAttr, SRQInitAttr, SRQInitAttrEx, TMCap
+from rnic.verbs.stream import StreamAttr, StreamEvent
 from rnic.verbs.wq import (
     WQ,
     RawPacketAttr,
@@ -251,6 +254,9 @@ __all__ = [
     # queue pairs of one process
     "connect_qps",
     "QPChange",
+    # iWARP: the connection of a queue pair
+    "StreamAttr",
+    "StreamEvent",
     # work
     "SGE",
     "SendWR",
@@ -326,6 +332,8 @@ __all__ = [
     "SelectivityLevel",
     "SendFlags",
     "SendOpsFlags",
+    "StreamEnd",
+    "StreamRTR",
     "Transport",
     "ValuesMask",
     "WCFlags",

@@ -20,7 +20,8 @@ struct dev *bare_open(void) {
     memset(dev, 0, sizeof *dev);
     static const struct run_source none = {NULL, NULL};
     run_init(&dev->run, &dev->nic, &none);
-    net_init(&dev->net, &dev->nic, &dev->run, &dev_calls, dev);
+    dev->kind = device_kind_of(RNIC_TRANSPORT_IB);
+    net_init(&dev->net, dev->kind->net, &dev->nic, &dev->run, &dev_calls, dev);
     host_init(&dev->host, &dev->net);
     mads_init(&dev->mads, &dev->host);
     udp_tx_init(&dev->net.tx, &dev->net.fault, &dev->nic.counters, &dev->run.now);

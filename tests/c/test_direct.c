@@ -66,7 +66,7 @@ static void begin_with(const struct options *o) {
     post_write(&p.a, 99, 0, 0, 8); /* the first goes by the wire, always */
     fabric_settle(&p.f);
     WANT(p.a.send_cq, 99, SUCCESS);
-    CHECK_EQ(store_open(&file, "lo", 42, NULL), 0);
+    CHECK_EQ(store_open(&file, "lo", RNIC_TRANSPORT_IB, 42, NULL), 0);
     CHECK_EQ(store_alloc(&file, LENGTH, &lies_at, &theirs, NULL), 0);
     CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, line), 0);
     CHECK_EQ(remote_open(&remote, file.fd, getpid(), line[0], &mark), 0);

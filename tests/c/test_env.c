@@ -10,7 +10,7 @@
 #include "nic.h"
 
 #define KEYS 4
-#define VARIABLES 11
+#define VARIABLES 12
 
 static struct rnic_err err;
 
@@ -125,6 +125,12 @@ static void a_value_is_checked_before_anybody_has_it(void) {
         {"RNIC_EVENTS", "port_down@.5ms, a:port_active@1", NULL},
         {"RNIC_EVENTS", "port_down@1h", "1h is no time"},
         {"RNIC_NAMES", "a=lo,b=lo", NULL},
+        {"RNIC_NAMES", "a=lo:iwarp, b=lo:roce", NULL},
+        {"RNIC_NAMES", "a=lo:ib", "behind an interface stands :roce or :iwarp, not :ib"},
+        {"RNIC_NAMES", "a=:iwarp", "a name stands before its network interface"},
+        {"RNIC_TRANSPORT", "iwarp", NULL},
+        {"RNIC_TRANSPORT", "roce", NULL},
+        {"RNIC_TRANSPORT", "ib", "RNIC_TRANSPORT: ib is neither roce nor iwarp"},
         {"RNIC_NAMES", "a name that is longer than any can be=lo", "cannot be the name"},
         {"RNIC_NAMES", "a=interface_of_17_", "a name stands before its network interface"},
         {"RNIC_DEVICES", "a, b", NULL},

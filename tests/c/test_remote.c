@@ -81,7 +81,7 @@ static int publish(int kind, uint32_t key, uint32_t access, uint64_t at) {
 static void begin(pid_t pid) {
     atomic_store(&mark, 0);
     qp = (struct remote_qp){0};
-    CHECK_EQ(store_open(&s, "lo", 42, &err), 0);
+    CHECK_EQ(store_open(&s, "lo", RNIC_TRANSPORT_IB, 42, &err), 0);
     CHECK_EQ(store_alloc(&s, LENGTH, &offset, &memory, &err), 0);
     CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, line), 0);
     CHECK_EQ(remote_open(&r, s.fd, pid, line[0], &mark), 0);

@@ -66,7 +66,7 @@ static int copy_of_descriptor_0(void) {
 }
 
 static void begin(void) {
-    CHECK_EQ(store_open(&s, "lo", 42, &err), 0);
+    CHECK_EQ(store_open(&s, "lo", RNIC_TRANSPORT_IB, 42, &err), 0);
     CHECK_EQ(peer_open(&peer, s.fd, &err), 0);
 }
 
@@ -152,7 +152,7 @@ static void freed_memory_is_never_given_again(void) {
 static void no_two_files_have_a_serial_number_in_common(void) {
     struct store other;
     begin();
-    CHECK_EQ(store_open(&other, "lo", 42, &err), 0);
+    CHECK_EQ(store_open(&other, "lo", RNIC_TRANSPORT_IB, 42, &err), 0);
     const struct store_record what = {.kind = STORE_PD};
     int at = store_publish(&s, &what), same = store_publish(&other, &what);
     CHECK(s.table[at].serial != other.table[same].serial);
@@ -265,7 +265,7 @@ static void without_a_descriptor_nothing_is_half_made(void) {
     int fd = 5, before = check_descriptors();
     begin();
     refuse_descriptors(true);
-    CHECK_EQ(store_open(&none, "lo", 1, &err), -EMFILE);
+    CHECK_EQ(store_open(&none, "lo", RNIC_TRANSPORT_IB, 1, &err), -EMFILE);
     CHECK(strstr(err.text, "a memory file for the device"));
     CHECK(none.fd == -1 && !none.taken && !none.table);
     CHECK_EQ(peer_open(&nobody, s.fd, &err), -EINVAL); /* as Linux says it of a duplicate beyond the limit */
@@ -331,7 +331,7 @@ static void without_memory_nothing_is_half_made_either(void) {
     int before = check_descriptors();
     without_memory = true;
     errno = 0;
-    int opened = store_open(&none, "lo", 1, &err);
+    int opened = store_open(&none, "lo", RNIC_TRANSPORT_IB, 1, &err);
     bool said = strstr(err.text, "a memory file for the device");
     errno = ENOMEM; /* as the C library's own calloc says */
     int made = store_alloc(&s, 1, &offset, &at, &err);
@@ -358,12 +358,12 @@ static void without_seals_or_room_neither(void) {
     begin();
     before = check_descriptors();
     without_seals = true;
-    CHECK_EQ(store_open(&none, "lo", 1, &err), -EPERM);
+    CHECK_EQ(store_open(&none, "lo", RNIC_TRANSPORT_IB, 1, &err), -EPERM);
     CHECK_EQ(store_alloc_sealed(&s, 1, &fd, &at), -ENOSPC);
     without_seals = false;
     CHECK(fd == -1 && !at && s.nsealed == 0);
     without_room = true;
-    CHECK_EQ(store_open(&none, "lo", 1, &err), -ENOSPC);
+    CHECK_EQ(store_open(&none, "lo", RNIC_TRANSPORT_IB, 1, &err), -ENOSPC);
     CHECK_EQ(store_alloc_sealed(&s, 1, &fd, &at), -ENOSPC);
     CHECK_EQ(store_alloc(&s, 1, &offset, &at, &err), -ENOSPC);
     CHECK(!s.blocks && s.end == STORE_TABLE);
@@ -388,7 +388,7 @@ static void without_long_files_neither(void) {
     CHECK_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
     limit = (struct rlimit){STORE_TABLE - 1, before.rlim_max};
     CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
-    CHECK_EQ(store_open(&none, "lo", 1, &err), -EFBIG);
+    CHECK_EQ(store_open(&none, "lo", RNIC_TRANSPORT_IB, 1, &err), -EFBIG);
     CHECK(strstr(err.text, "ulimit -f"));
     CHECK_EQ(store_alloc(&s, 1, &offset, &at, &err), -EFBIG);
     CHECK(strstr(err.text, "ulimit -f"));
@@ -551,7 +551,7 @@ static void only_a_sealed_file_with_a_table_is_believed(void) {
     CHECK_EQ(peer_open(&none, fd, &err), -EINVAL);
     CHECK_EQ(none.fd, -1);
     close(fd);
-    CHECK_EQ(store_open(&s, "a name that is longer than any", 1, &err), 0);
+    CHECK_EQ(store_open(&s, "a name that is longer than any", RNIC_TRANSPORT_IB, 1, &err), 0);
     CHECK_EQ(ftruncate(s.fd, 4096), -1);
     CHECK_EQ(peer_open(&none, s.fd, &err), 0);
     CHECK_EQ(strlen(none.head.netdev), 15);

@@ -72,7 +72,7 @@ _GUESSERS = (
 _ETHERTYPE_GUESSER = "eth_over_ib"
 
 _ICRC = "infiniband.invariant.crc"
-_EXPERT = ("_ws.expert.severity", "_ws.expert.message")
+EXPERT = ("_ws.expert.severity", "_ws.expert.message")
 _BETWEEN = "\x1f"  # between the values of one field; commas are in messages
 
 
@@ -269,7 +269,7 @@ def check_records(records: Iterable[Record], allow: Sequence[str] = ()) -> Repor
         with PcapWriter(whole, linktypes.pop()) as writer:
             for record in records:
                 writer.write(record.time_ns, record.data, record.length)
-        rows = list(_run_tshark(whole))
+        rows = list(run_tshark(whole, [*FIELDS, *EXPERT]))
     if len(rows) != len(records):
         report.problems.append(f"tshark read {len(rows)} frames of {len(records)}")
     for number, (record, row) in enumerate(zip(records, rows, strict=False), 1):
@@ -277,9 +277,8 @@ def check_records(records: Iterable[Record], allow: Sequence[str] = ()) -> Repor
     return report
 
 
-def _run_tshark(path: Path) -> Iterator[dict[str, list[str]]]:
-    """A row per frame: the values of each field that we ask for."""
-    names = [*FIELDS, *_EXPERT]
+def run_tshark(path: Path, names: Sequence[str]) -> Iterator[dict[str, list[str]]]:
+    """A row per frame: the values of each field that is asked for."""
     command = [
         "tshark",
         "-n",
@@ -319,7 +318,7 @@ def _compare(
         yield f"malformed: {error}" + (" (the capture is cut: tcpdump -s 0)" if record.truncated else "")
         return
     report.count(packet)
-    yield from _complaints(row, allow)
+    yield from complaints(row, allow)
     if not is_roce:
         yield f"we see RoCEv2, tshark does not: {packet}"
         return
@@ -337,9 +336,9 @@ def _compare(
         yield f"{len(packet.payload)} bytes of payload where none belongs: {packet}"
 
 
-def _complaints(row: dict[str, list[str]], allow: Sequence[str]) -> Iterator[str]:
+def complaints(row: dict[str, list[str]], allow: Sequence[str]) -> Iterator[str]:
     """Expert messages of severity warning and above."""
-    severities, messages = (row[name] for name in _EXPERT)
+    severities, messages = (row[name] for name in EXPERT)
     for severity, message in zip(severities, messages, strict=True):
         if int(severity) >= WARN and not any(text in message for text in allow):
             yield f"tshark complains: {message}"

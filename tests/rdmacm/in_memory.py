@@ -17,6 +17,7 @@ from itertools import count
 from rnic import GID, MTU, AHAttr, QPAttr, QPState, VerbsError
 from rnic.rdmacm import ECE, CmId, ConnParam, EventType, Path, PortSpace, UDParam, outcomes
 from rnic.rdmacm.agent import Agent
+from rnic.rdmacm.qp_states import to_error
 from rnic.rdmacm.service import Connection, ConnectionService, Limits, Phase, Reason, Refusal, Request
 from rnic.rdmacm.sockaddr import IP, Inet
 
@@ -201,6 +202,7 @@ class Conversation:
     # ------------------------------------------------------------------ the end
 
     def disconnect(self, private_data: bytes) -> None:
+        to_error(self.one.qp)
         if self.phase is Phase.UP:
             self.phase = Phase.LEAVING
             self._tell(Phase.LEFT, lambda peer: outcomes.disconnected(peer.one, 0, private_data))

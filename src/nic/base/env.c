@@ -149,6 +149,9 @@ int rnic_env_check(const char *name, const char *value, struct rnic_err *err) {
     case ENV_DEVICES:
         rc = env_parse_devices(value, m.devices, err);
         break;
+    case ENV_TRANSPORT:
+        rc = env_parse_transport(value, err);
+        break;
     case ENV_RATE:
         rc = env_parse_rate(value, &m.rate, err);
         break;

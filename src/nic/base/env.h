@@ -24,6 +24,7 @@ int env_parse_events(const char *text, struct rnic_env_event events[RNIC_ENV_EVE
 int env_parse_fail(const char *text, struct rnic_fail rules[RNIC_ENV_FAIL], struct rnic_err *err);
 int env_parse_names(const char *text, struct rnic_env_name names[RNIC_ENV_DEVICES], struct rnic_err *err);
 int env_parse_devices(const char *text, char names[RNIC_ENV_DEVICES][32], struct rnic_err *err);
+int env_parse_transport(const char *text, struct rnic_err *err);
 int env_parse_rate(const char *text, struct rnic_rate *rate, struct rnic_err *err);
 int env_parse_limits(const char *text, struct rnic_device_attr *attr, struct rnic_err *err);
 

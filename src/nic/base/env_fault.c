@@ -19,9 +19,15 @@ static const struct field {
     {"delay", offsetof(struct rnic_fault, delay), NULL},
     {"flip", offsetof(struct rnic_fault, flip), NULL},
     {"mark", offsetof(struct rnic_fault, mark), NULL},
+    {"reset", offsetof(struct rnic_fault, reset), NULL},
+    {"stall", offsetof(struct rnic_fault, stall), NULL},
+    {"flip_header", offsetof(struct rnic_fault, flip_header), NULL},
     {"seed", 0, "a number"},
     {"reorder_gap", 0, "a number from 1 on"},
     {"delay_s", 0, "a time such as 0.01 or 10ms"},
+    {"reset_after", 0, "a number of bytes"},
+    {"stall_after", 0, "a number of bytes"},
+    {"chunk", 0, "a number of bytes from 1 on"},
 };
 #define FIELDS ((int)(sizeof fields / sizeof *fields))
 
@@ -40,11 +46,14 @@ static bool set_number(struct rnic_fault *fault, const char *name, const char *v
     if (!word_number(value, &number))
         return false;
     if (!strcmp(name, "seed"))
-        fault->seed = number;
-    else if (number && number <= UINT32_MAX)
-        fault->reorder_gap = (uint32_t)number;
-    else
+        return fault->seed = number, true;
+    if (!strcmp(name, "reset_after"))
+        return fault->reset_after = number, true;
+    if (!strcmp(name, "stall_after"))
+        return fault->stall_after = number, true;
+    if (!number || number > UINT32_MAX)
         return false;
+    *(!strcmp(name, "chunk") ? &fault->chunk : &fault->reorder_gap) = (uint32_t)number;
     return true;
 }
 

@@ -1,12 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a program finds: RNIC_NAMES, RNIC_DEVICES, RNIC_RATE, RNIC_LIMITS.
+ * What a program finds: RNIC_NAMES, RNIC_DEVICES, RNIC_TRANSPORT, RNIC_RATE, RNIC_LIMITS.
  */
 #include <stddef.h>
 #include <string.h>
 
 #include "base/env.h"
 #include "base/words.h"
+
+/* ---------------------------------------------------------------- transports */
+
+/* -1: it is none. */
+static int transport_of(const char *word) {
+    static const struct {
+        const char *name;
+        int transport;
+    } rows[] = {{"roce", RNIC_TRANSPORT_IB}, {"iwarp", RNIC_TRANSPORT_IWARP}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (!strcmp(word, rows[i].name))
+            return rows[i].transport;
+    }
+    return RNIC_TRANSPORT_UNKNOWN;
+}
+
+int env_parse_transport(const char *text, struct rnic_err *err) {
+    int transport = transport_of(text ? text : "roce");
+    return transport == RNIC_TRANSPORT_UNKNOWN ? env_wrong(ENV_TRANSPORT, err, "%.40s is neither roce nor iwarp", text)
+                                               : transport;
+}
+
+int rnic_env_transport(struct rnic_err *err) { return env_parse_transport(env_value(ENV_TRANSPORT), err); }
 
 /* ---------------------------------------------------------------- names */
 
@@ -16,21 +39,38 @@ static bool may_be_name(const char *text) {
     return text[0] && text[0] != '.' && strspn(text, allowed) == strlen(text);
 }
 
+/* eth0, or eth0:iwarp; a ':' is in no interface's name. */
+static int parse_place(char *place, struct rnic_env_name *name, struct rnic_err *err) {
+    char *transport = place ? word_cut(place, ':') : NULL;
+    if (!place || !*place || !word_copy(name->netdev, sizeof name->netdev, place))
+        return env_wrong(ENV_NAMES, err, "a name stands before its network interface, as mlx5_0=eth0");
+    name->transport = transport_of(transport ? transport : "roce");
+    return name->transport == RNIC_TRANSPORT_UNKNOWN
+               ? env_wrong(ENV_NAMES, err, "behind an interface stands :roce or :iwarp, not :%s", transport)
+               : 0;
+}
+
+static int parse_name(char *word, struct rnic_env_name *name, struct rnic_err *err) {
+    int rc = parse_place(word_cut(word, '='), name, err);
+    if (!rc && (!may_be_name(word) || !word_copy(name->device, sizeof name->device, word)))
+        rc = env_wrong(ENV_NAMES, err, "%s cannot be the name of a device", word);
+    return rc;
+}
+
 int env_parse_names(const char *text, struct rnic_env_name names[RNIC_ENV_DEVICES], struct rnic_err *err) {
     char word[WORD];
-    int n = 0;
+    int n = 0, rc = 0;
     for (const char *at = text; at; n++) {
-        char *netdev = word_next(&at, ',', word) ? word_cut(word, '=') : NULL;
-        if (n == RNIC_ENV_DEVICES)
-            return env_wrong(ENV_NAMES, err, "there can be %d names", n);
-        if (!netdev || !*netdev || !word_copy(names[n].netdev, sizeof names[n].netdev, netdev))
-            return env_wrong(ENV_NAMES, err, "a name stands before its network interface, as mlx5_0=eth0");
-        if (!may_be_name(word) || !word_copy(names[n].device, sizeof names[n].device, word))
-            return env_wrong(ENV_NAMES, err, "%s cannot be the name of a device", word);
-        for (int i = 0; i < n; i++) {
+        if (!word_next(&at, ',', word))
+            *word = '\0';
+        rc = n < RNIC_ENV_DEVICES ? parse_name(word, &names[n], err)
+                                  : env_wrong(ENV_NAMES, err, "there can be %d names", n);
+        for (int i = 0; i < n && !rc; i++) {
             if (!strcmp(names[i].device, word))
-                return env_wrong(ENV_NAMES, err, "two devices have the name %s", word);
+                rc = env_wrong(ENV_NAMES, err, "two devices have the name %s", word);
         }
+        if (rc)
+            return rc;
     }
     return n;
 }
@@ -118,9 +158,9 @@ static int set_limit(struct rnic_device_attr *attr, const char *name, const char
         if (strcmp(name, limits[i].name))
             continue;
         memcpy(&own, (char *)attr + limits[i].at, sizeof own);
-        if (!word_number(value, &wanted) || !wanted || wanted > (uint64_t)own)
+        if (!word_number(value, &wanted) || !wanted || (own && wanted > (uint64_t)own))
             return env_wrong(ENV_LIMITS, err, "%s is %s; allowed are 1 to %d", name, value, own);
-        own = (int)wanted;
+        own = own ? (int)wanted : 0; /* what this device has not, another one may have */
         memcpy((char *)attr + limits[i].at, &own, sizeof own);
         return 0;
     }

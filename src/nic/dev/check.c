@@ -27,6 +27,14 @@ int dev_check_usable(const struct dev *dev, struct rnic_err *err) {
     return rc ? rc : dev_check_working(dev, err);
 }
 
+int dev_check_has(const struct dev *dev, enum device_has has, const char *what, struct rnic_err *err) {
+    int rc = dev_check_usable(dev, err);
+    if (rc || dev->kind->has & has)
+        return rc;
+    return fail(err, -EOPNOTSUPP, "%s is %s %s device, which has no %s", dev->info.name, dev->kind->article,
+                dev->kind->name, what);
+}
+
 int dev_check_port(int port, struct rnic_err *err) {
     return port == 1 ? 0 : fail(err, -EINVAL, "port %d does not exist; the device has port 1", port);
 }

@@ -3,6 +3,7 @@
  * The device: an open context of the software RNIC.  It joins the rooms of its network, of its host and of management
  * datagrams, which do not know each other but downwards: host/ uses net/, and mad/ uses both.
  *
+ *   kinds.c     what kinds of devices there are
  *   device.c    open and close
  *   listing.c   which devices there are
  *   calls.c     what the network tells, and who has to know
@@ -10,17 +11,21 @@
  *   demux.c     a datagram in: which process, which QP, is its ICRC right
  *   fork.c      what a forked child does
  *   planned.c   events that are raised on purpose
+ *   ends.c      streams that have ended
  *
  * Everything is under the lock but posting (per-queue locks, then a doorbell) and polling (the CQ's lock).
  */
 #ifndef RNIC_DEV_DEV_H
 #define RNIC_DEV_DEV_H
 
+#include "dev/ends.h"
+#include "dev/kinds.h"
 #include "mad/mads.h"
 #include "mem/store.h"
 #include "qp/xrc.h"
 
 #define COMP_VECTORS 1 /* the engine thread: it alone raises completion events */
+#define VENDOR_ID 0x524e49 /* "RNI": programs take 0 for a device that is not there */
 
 /* An XRC domain, or this context's part of the domain of a file (verbs/xrc.c). */
 struct xrc_inode {
@@ -68,6 +73,7 @@ struct objects {
 
 struct dev {
     struct rnic_context pub;
+    const struct device_kind *kind;
     struct rnic_device_info info; /* as it was listed when it was opened */
     struct nic nic;
     struct run run;               /* who makes progress; the lock */
@@ -77,7 +83,8 @@ struct dev {
     _Atomic bool dead;            /* this process is a fork of the one that opened the device */
     _Atomic bool fatal;           /* the netdev has gone: nothing is left to do but to close */
     struct planned *planned;      /* events to be raised, planned.c */
-    struct rnic_device_attr attr; /* what verbs tell and hold to; theirs, as rate */
+    struct ends ends;             /* of streams */
+    struct rnic_device_attr attr; /* what verbs tell and hold to: its kind's, as far as the environment lets it */
     struct rnic_rate rate;
     struct objects objects;
     struct store store; /* memory of its own making, and what of it other processes may import */
@@ -99,9 +106,11 @@ static inline void object_leave(struct dev *dev, enum object_kind kind, struct l
     dev->objects.of[kind].count--;
 }
 
-/* listing.c. find: by its name, or if that is NULL the first one on a netdev; the caller keeps forks out. */
+/* listing.c. find: by its name; find_on: the first one of a transport (enum rnic_transport) on a netdev; the caller keeps
+ * forks out. */
 int device_list(struct rnic_device_info *list, int max, struct rnic_err *err);
-int device_find(const char *name, const char *netdev, struct rnic_device_info *info, struct rnic_err *err);
+int device_find(const char *name, struct rnic_device_info *info, struct rnic_err *err);
+int device_find_on(const char *netdev, int transport, struct rnic_device_info *info, struct rnic_err *err);
 
 /* device.c. import: of the context that has this memory file, which may be this process'. */
 int device_open(const char *name, const struct rnic_open_attr *attr, const struct rnic_provider *provider,
@@ -123,6 +132,8 @@ int dev_check_working(const struct dev *dev, struct rnic_err *err); /* 0, or -EI
 /* Both: for all that makes, changes or asks; what gives back and what is left to be read goes on. */
 int dev_check_usable(const struct dev *dev, struct rnic_err *err);
 int dev_check_port(int port, struct rnic_err *err);
+/* And if the device's kind has what this is of: `what` names it in the message. 0, -EOPNOTSUPP, or what usable() says */
+int dev_check_has(const struct dev *dev, enum device_has has, const char *what, struct rnic_err *err);
 /* An object is to be destroyed: -EBUSY while events of it are not acknowledged; leave: else those that wait are
  * forgotten.  busy_for: the same answer for other events, which has its words already */
 int dev_check_events(struct dev *dev, const void *context, struct rnic_err *err);
@@ -138,7 +149,7 @@ void planned_free(struct dev *dev);
 /* demux.c. handed_on: by another process, which has received it */
 void demux_datagram(struct dev *dev, struct port *port, const struct udp_datagram *d, bool handed_on, uint64_t now);
 
-/* fork.c: the process' devices. arrange: the GID table of one that is opened as those of others on its netdev. adopt: the one that has this memory file, with one owner more, or NULL.
+/* fork.c: the process' devices. arrange: the GID table of one that is opened as those of others of its kind on its netdev. adopt: the one that has this memory file, with one owner more, or NULL.
  * unregister: false: it has other owners, and stays; with a device that is busy, disown is asked first. */
 void fork_register(struct dev *dev);
 /* From here on, and until let_in, this thread makes or closes descriptors that no lock of a registered device covers: no
@@ -146,7 +157,7 @@ void fork_register(struct dev *dev);
  * let_in is told: whether it could be cancelled. */
 int fork_keep_out(void);
 void fork_let_in(int cancel_state);
-void fork_arrange(struct netdev *dev);
+void fork_arrange(const struct device_kind *kind, struct netdev *dev);
 struct dev *fork_adopt(int cmd_fd);
 bool fork_disown(struct dev *dev);
 bool fork_unregister(struct dev *dev);

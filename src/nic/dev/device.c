@@ -35,10 +35,12 @@ static int open_parts(struct dev *dev, const struct rnic_open_attr *attr, struct
         return fail(err, rc, "no memory or descriptors for the device");
     dev->pub.async_fd = dev->nic.events.fd;
     dev->nic.store = &dev->store;
-    rc = store_open(&dev->store, dev->net.netdev.name, dev->net.netdev.guid, err);
+    rc = store_open(&dev->store, dev->net.netdev.name, dev->kind->transport, dev->net.netdev.guid, err);
     dev->pub.cmd_fd = dev->store.fd;
+    if (!rc && dev->kind->has & HAS_STREAMS)
+        rc = ends_open(&dev->ends, &dev->nic, err);
     if (!rc)
-        rc = host_open(&dev->host, attr->local >= 0, err);
+        rc = host_open(&dev->host, attr->local >= 0 && dev->kind->has & HAS_LANES, err);
     if (!rc)
         rc = net_open(&dev->net, attr, &dev->host.slots[0], err);
     if (!rc)
@@ -60,32 +62,33 @@ static void close_parts(struct dev *dev) {
     store_close(&dev->store);
     peer_close(&dev->peer);
     planned_free(dev);
+    ends_close(&dev->ends);
     run_free(&dev->run);
     free(dev);
 }
 
 /* The rooms, each of which knows those before it. */
 static void join(struct dev *dev) {
-    const struct run_source sources[] = {
-        {&wire_source, &dev->net},
-        {&forward_source, &dev->host},
-        {&outbox_source, &dev->host},
-        {&lanes_source, &dev->host},
-        {&doors_source, &dev->host},
-        {&mcast_source, &dev->net},
-        {&listeners_source, &dev->host},
-        {&follow_source, &dev->net},
-        {&frames_source, &dev->net},
-        {&planned_source, dev},
-        {NULL, NULL},
-    };
-    _Static_assert(sizeof sources / sizeof *sources <= RUN_SOURCES + 1, "RUN_SOURCES");
+    struct run_source sources[RUN_SOURCES + 1] = {{NULL, NULL}};
+    for (int i = 0; dev->kind->sources[i].is; i++)
+        sources[i] = (struct run_source){dev->kind->sources[i].is, (char *)dev + dev->kind->sources[i].owner};
     run_init(&dev->run, &dev->nic, sources);
-    net_init(&dev->net, &dev->nic, &dev->run, &dev_calls, dev);
+    net_init(&dev->net, dev->kind->net, &dev->nic, &dev->run, &dev_calls, dev);
     host_init(&dev->host, &dev->net);
     mads_init(&dev->mads, &dev->host);
     dev->run.decide = lanes_decide;
     dev->run.decider = &dev->host;
+}
+
+/* What verbs tell. */
+static int read_attr(struct dev *dev, struct rnic_err *err) {
+    dev->attr = dev->kind->attr;
+    dev->rate = (struct rnic_rate){.speed = 1, .width = 1}; /* 2.5 Gbit/s, one lane: nobody knows */
+    int rc = rnic_env_limits(&dev->attr, err);
+    dev->attr.max_sge_rd = dev->attr.max_sge;
+    dev->attr.node_guid = dev->info.guid;
+    dev->attr.sys_image_guid = dev->net.netdev.guid;
+    return rc ? rc : rnic_env_rate(&dev->rate, err);
 }
 
 /* No fork comes in between: what is made here is not known to the process' list yet. */
@@ -96,8 +99,9 @@ static int open_device(const struct rnic_device_info *info, const struct rnic_op
     if (!dev)
         return fail(err, -ENOMEM, "no memory for the device");
     memset(dev, 0, sizeof *dev);
-    dev->store.fd = dev->peer.fd = -1;
+    dev->store.fd = dev->peer.fd = dev->ends.fd = -1;
     dev->info = *info;
+    dev->kind = device_kind_of(info->transport);
     dev->pub.ops = provider->ops;
     dev->pub.provider = provider;
     dev->pub.num_comp_vectors = COMP_VECTORS;
@@ -105,7 +109,9 @@ static int open_device(const struct rnic_device_info *info, const struct rnic_op
     rng_seed(&dev->nic.rng, (uint64_t)rng_secret() << 32 | rng_secret());
     join(dev);
     int rc = net_find(&dev->net, info->netdev, err);
-    fork_arrange(&dev->net.netdev);
+    fork_arrange(dev->kind, &dev->net.netdev);
+    if (!rc)
+        rc = read_attr(dev, err);
     if (!rc)
         rc = open_parts(dev, attr ? attr : &defaults, err);
     if (rc) {
@@ -122,7 +128,7 @@ int device_open(const char *name, const struct rnic_open_attr *attr, const struc
                 struct dev **out, struct rnic_err *err) {
     struct rnic_device_info info;
     int cancel_state = fork_keep_out();
-    int rc = device_find(name, NULL, &info, err);
+    int rc = device_find(name, &info, err);
     if (!rc)
         rc = open_device(&info, attr, provider, out, err);
     if (!rc)
@@ -141,7 +147,7 @@ static int open_beside(int cmd_fd, const struct rnic_provider *provider, struct 
     int rc = peer_open(&peer, cmd_fd, err);
     if (rc)
         return rc;
-    rc = device_find(NULL, peer.head.netdev, &info, err);
+    rc = device_find_on(peer.head.netdev, (int)peer.head.transport, &info, err);
     if (!rc)
         rc = open_device(&info, NULL, provider, &dev, err);
     if (!rc && dev->net.netdev.guid != peer.head.guid) {

@@ -80,6 +80,7 @@ static void abandon(struct dev *dev) {
         close(LISTED_IN(struct channel, listed, ch)->pub.fd);
     close(dev->nic.events.fd);
     close(dev->nic.events.end_fd);
+    ends_abandon(&dev->ends);
     store_abandon(&dev->store);
     if (dev->peer.fd >= 0)
         close(dev->peer.fd);
@@ -108,10 +109,11 @@ void fork_register(struct dev *dev) {
 
 /* All contexts of a process give an address one index.  But what reserves an entry whose address has gone (ports.c) is each
  * context's own: the next new address may have another index in those where nothing does. */
-void fork_arrange(struct netdev *dev) {
+void fork_arrange(const struct device_kind *kind, struct netdev *dev) {
     pthread_mutex_lock(&devices_lock);
     for (struct dev *one = devices; one; one = one->next) {
-        if (one->net.netdev.ifindex != dev->ifindex || one->net.netdev.space != dev->space || atomic_load(&one->fatal))
+        if (one->kind != kind || one->net.netdev.ifindex != dev->ifindex || one->net.netdev.space != dev->space ||
+            atomic_load(&one->fatal))
             continue;
         pthread_mutex_lock(&one->net.lock);
         netdev_arrange(dev, one->net.had);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which devices there are: one for each netdev with an address, or those that the environment names.
+ * Which devices there are: one of each kind for each netdev with an address, or those that the environment names.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -11,54 +11,74 @@
 #include "base/fail.h"
 #include "dev/dev.h"
 
-#define PREFIX "roce_" /* ahead of the netdev's name, where a device has no other */
-#define GUID_SHIFT 24  /* the middle of an EUI-64, which is the same in all that are made of an Ethernet address */
-
 /* What the environment asks for. */
 struct wishes {
     struct rnic_env_name names[RNIC_ENV_DEVICES];
     char devices[RNIC_ENV_DEVICES][32];
     int num_names, num_devices; /* no devices: all */
+    int transport;              /* whose devices come first */
 };
 
 static int read_wishes(struct wishes *w, struct rnic_err *err) {
     w->num_names = rnic_env_names(w->names, err);
-    w->num_devices = rnic_env_devices(w->devices, err);
-    return w->num_names < 0 ? w->num_names : w->num_devices < 0 ? w->num_devices : 0;
+    w->num_devices = w->num_names < 0 ? w->num_names : rnic_env_devices(w->devices, err);
+    w->transport = w->num_devices < 0 ? w->num_devices : rnic_env_transport(err);
+    return w->transport < 0 ? w->transport : 0;
 }
 
-/* nth: of those that are on this netdev, from 0; each has a GUID of its own. */
-static struct rnic_device_info describe(const struct netdev *net, int nth, const char *name) {
-    struct rnic_device_info info = {.guid = net->guid ^ (uint64_t)nth << GUID_SHIFT,
+/* nth: of its kind on this netdev, from 0; each has a GUID of its own. */
+static struct rnic_device_info describe(const struct device_kind *kind, const struct netdev *net, int nth,
+                                        const char *name) {
+    struct rnic_device_info info = {.guid = net->guid ^ kind->guid ^ GUID_MIDDLE(nth),
                                     .ifindex = net->ifindex,
-                                    .transport = RNIC_TRANSPORT_IB,
-                                    .node_type = RNIC_NODE_CA};
-    if (name)
-        snprintf(info.name, sizeof info.name, "%s", name);
-    else
-        snprintf(info.name, sizeof info.name, PREFIX "%s", net->name);
+                                    .transport = kind->transport,
+                                    .node_type = kind->node_type};
+    snprintf(info.name, sizeof info.name, "%s%s", name ? "" : kind->prefix, name ? name : net->name);
     memcpy(info.netdev, net->name, sizeof info.netdev);
     return info;
 }
 
-/* The devices on one netdev, at most RNIC_ENV_DEVICES: how many, or -EINVAL if its name is another's. */
-static int on_netdev(const struct wishes *w, const struct netdev *net, struct rnic_device_info *out,
-                     struct rnic_err *err) {
+/* Its devices on one netdev, at most RNIC_ENV_DEVICES: how many, or -EINVAL if its name is another's. */
+static int on_netdev(const struct wishes *w, const struct device_kind *kind, const struct netdev *net,
+                     struct rnic_device_info *out, struct rnic_err *err) {
     int n = 0;
     for (int i = 0; i < w->num_names; i++) {
-        if (!strcmp(w->names[i].netdev, net->name)) {
-            out[n] = describe(net, n, w->names[i].device);
+        if (w->names[i].transport == kind->transport && !strcmp(w->names[i].netdev, net->name)) {
+            out[n] = describe(kind, net, n, w->names[i].device);
             n++;
         }
     }
     if (n)
         return n;
-    *out = describe(net, 0, NULL);
+    *out = describe(kind, net, 0, NULL);
     for (int i = 0; i < w->num_names; i++) {
         if (!strcmp(w->names[i].device, out->name))
             return env_wrong(ENV_NAMES, err, "the device on %s has the name %s already", net->name, out->name);
     }
     return 1;
+}
+
+/* Those of one kind. */
+static int of_kind(const struct wishes *w, const struct device_kind *kind, const struct netdev *nets, int n,
+                   struct rnic_device_info *out, struct rnic_err *err) {
+    int count = 0;
+    for (int i = 0; i < n && count >= 0; i++) {
+        int more = on_netdev(w, kind, &nets[i], out + count, err);
+        count = more < 0 ? more : count + more;
+    }
+    return count;
+}
+
+/* Kind after kind, and the one that is wished for first. */
+static int of_all_kinds(const struct wishes *w, const struct netdev *nets, int n, struct rnic_device_info *out,
+                        struct rnic_err *err) {
+    const struct device_kind *first = device_kind_of(w->transport);
+    int count = of_kind(w, first, nets, n, out, err);
+    for (int i = 0; i < DEVICE_KINDS && count >= 0; i++) {
+        int more = &device_kinds[i] == first ? 0 : of_kind(w, &device_kinds[i], nets, n, out + count, err);
+        count = more < 0 ? more : count + more;
+    }
+    return count;
 }
 
 /* All of them, whether they are wanted or not, in memory of the caller's: how many, or -errno. */
@@ -72,14 +92,10 @@ static int every_device(const struct wishes *w, struct rnic_device_info **out, s
         if (n <= room)
             break;
     }
-    *out = n < 0 ? NULL : calloc((size_t)n + RNIC_ENV_DEVICES, sizeof **out);
+    *out = n < 0 ? NULL : calloc((size_t)n * DEVICE_KINDS + RNIC_ENV_DEVICES, sizeof **out);
     if (n >= 0 && !*out)
         n = fail(err, -ENOMEM, "no memory for a list of %d devices", n);
-    int count = n < 0 ? n : 0;
-    for (int i = 0; i < n && count >= 0; i++) {
-        int more = on_netdev(w, &nets[i], *out + count, err);
-        count = more < 0 ? more : count + more;
-    }
+    int count = n < 0 ? n : of_all_kinds(w, nets, n, *out, err);
     free(nets);
     return count;
 }
@@ -120,16 +136,36 @@ int device_list(struct rnic_device_info *list, int max, struct rnic_err *err) {
     return n;
 }
 
-int device_find(const char *name, const char *netdev, struct rnic_device_info *info, struct rnic_err *err) {
+/* What is looked for: by its name, or where it is. */
+struct sought {
+    const char *name, *netdev;
+    int transport;
+};
+
+static bool is_sought(const struct sought *s, const struct rnic_device_info *info) {
+    return s->name ? !strcmp(info->name, s->name) : info->transport == s->transport && !strcmp(info->netdev, s->netdev);
+}
+
+/* 1: there is none. */
+static int seek(const struct sought *s, struct rnic_device_info *info, struct rnic_err *err) {
     struct rnic_device_info *all;
     int n = wanted_devices(&all, err), i = 0;
-    while (i < n && (name ? strcmp(all[i].name, name) : strcmp(all[i].netdev, netdev)))
+    while (i < n && !is_sought(s, &all[i]))
         i++;
     if (i < n)
         *info = all[i];
     free(all);
-    if (n < 0 || i < n)
-        return n < 0 ? n : 0;
-    return name ? fail(err, -ENODEV, "no software RNIC has the name %.31s", name)
-                : fail(err, -ENODEV, "no software RNIC is on the network device %.15s", netdev);
+    return n < 0 ? n : i == n;
+}
+
+int device_find(const char *name, struct rnic_device_info *info, struct rnic_err *err) {
+    int rc = seek(&(struct sought){.name = name}, info, err);
+    return rc <= 0 ? rc : fail(err, -ENODEV, "no software RNIC has the name %.31s", name);
+}
+
+int device_find_on(const char *netdev, int transport, struct rnic_device_info *info, struct rnic_err *err) {
+    int rc = seek(&(struct sought){.netdev = netdev, .transport = transport}, info, err);
+    return rc <= 0 ? rc
+                   : fail(err, -ENODEV, "no software RNIC of %s is on the network device %.15s",
+                          device_kind_of(transport)->name, netdev);
 }

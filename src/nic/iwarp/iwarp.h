@@ -18,13 +18,15 @@
 
 extern const struct transport iwarp_transport;
 
-/* What the start-up has agreed (struct rnic_stream_attr), before RTS, in a state that posts receives. */
+/* What the start-up has agreed (struct rnic_stream_attr), before RTS, when the queue pair's way leads to the stream and is held.
+ * Its descriptor and bytes are not looked at: from RTS on, what came behind the start-up is given as all else is, first. */
 void iwarp_agree(struct qp *qp, const struct rnic_stream_attr *agreed);
 
 #define IWARP_PIECES 36
 
 /* Where the next bytes of its stream belong: so many pieces, at most IWARP_PIECES, to be filled in their order, and good until
- * the lock is let go of.  0: nothing is wanted (any more). */
+ * the lock is let go of, or the queue pair has its turn.  0: nothing is wanted: not before RTS, nor any more. In ERR bytes are
+ * still wanted, and forgotten, until the peer has closed. */
 int iwarp_want(struct qp *qp, struct iovec *pieces);
 /* n bytes have been put there: sched_input() is to follow. */
 void iwarp_got(struct qp *qp, size_t n, uint64_t now);

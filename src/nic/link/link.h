@@ -83,6 +83,9 @@ struct link_ops {
     void (*finish)(struct link *link,
                    const struct way *way); /* of a stream: the peer reads what was written, then its end */
     uint32_t (*segment)(struct link *link, const struct way *way); /* bytes that leave in one piece at most, now */
+    /* Of a stream: its injector may flip a bit of a segment's header before the CRC is computed, or sealed: of the whole
+     * segment with its CRC. */
+    void (*spoil)(struct link *link, uint8_t *bytes, uint32_t n, bool sealed);
     /* All of a packet that is at hand: of a short one the quicker way, of a frame the only one. False: not now.  By a bare
      * link an ACK may stand ahead of it, in one piece, of LINK_JOINED bytes at most. */
 #define LINK_JOINED 64u

@@ -311,3 +311,24 @@ int sge_scatter(const struct mr_table *t, const struct rnic_pd *pd, const struct
     }
     return 0;
 }
+
+int sge_pieces(const struct mr_table *t, const struct rnic_pd *pd, const struct rnic_sge *sge, int num_sge,
+               uint64_t offset, uint32_t n, uint32_t access, struct iovec *pieces, int *count) {
+    struct sge_walk w;
+    bool direct = true;
+    *count = 0;
+    for (walk_start(&w, sge, num_sge, offset); n;) {
+        struct rnic_sge part = walk_step(&w, n);
+        uint8_t *ptr;
+        if (!part.length)
+            return RNIC_VE_RECV_TOO_SMALL;
+        int ve = mr_local(t, pd, w.sge, access, &ptr);
+        if (ve)
+            return ve;
+        direct &= ptr != NULL;
+        pieces[(*count)++] = (struct iovec){ptr + (part.addr - w.sge->addr), part.length};
+        n -= part.length;
+    }
+    *count = direct ? *count : 0;
+    return 0;
+}

@@ -9,6 +9,8 @@
 #ifndef RNIC_MEM_MR_H
 #define RNIC_MEM_MR_H
 
+#include <sys/uio.h>
+
 #include "base/listed.h"
 #include "base/rng.h"
 #include "base/word.h"
@@ -139,6 +141,10 @@ int sge_gather(const struct mr_table *t, const struct rnic_pd *pd, const struct 
                uint64_t offset, uint8_t *dst, uint32_t n, uint32_t *crc);
 int sge_scatter(const struct mr_table *t, const struct rnic_pd *pd, const struct rnic_sge *sge, int num_sge,
                 uint64_t offset, const uint8_t *src, uint32_t n);
+/* Where those bytes are, in their order: *count pieces, with room for one for each element; 0: some have no address, and only
+ * the copies reach them. 0 or an enum rnic_vendor_err. */
+int sge_pieces(const struct mr_table *t, const struct rnic_pd *pd, const struct rnic_sge *sge, int num_sge,
+               uint64_t offset, uint32_t n, uint32_t access, struct iovec *pieces, int *count);
 /* Checks all of a list for access. 0 or an enum rnic_vendor_err. */
 int sge_check(const struct mr_table *t, const struct rnic_pd *pd, const struct rnic_sge *sge, int num_sge,
               uint32_t access);

@@ -45,7 +45,7 @@ static const char *hint(int why) {
                           : "";
 }
 
-int store_open(struct store *s, const char *netdev, uint64_t guid, struct rnic_err *err) {
+int store_open(struct store *s, const char *netdev, int transport, uint64_t guid, struct rnic_err *err) {
     _Static_assert(sizeof(struct store_record) == 64 && sizeof(struct store_head) == 64, "a record has 64 bytes");
     *s = (struct store){.fd = memfd_create("rnic", MFD_CLOEXEC | MFD_ALLOW_SEALING), .end = STORE_TABLE, .next = 1};
     s->taken = calloc(STORE_RECORDS, 1);
@@ -60,7 +60,8 @@ int store_open(struct store *s, const char *netdev, uint64_t guid, struct rnic_e
         return rc;
     }
     s->table = table;
-    *head_of(s) = (struct store_head){MAGIC, VERSION, 1, "", guid, 0, {0}};
+    *head_of(s) = (struct store_head){
+        .magic = MAGIC, .version = VERSION, .used = 1, .guid = guid, .transport = (uint64_t)transport};
     strncpy(head_of(s)->netdev, netdev, sizeof head_of(s)->netdev - 1);
     return 0;
 }

@@ -49,9 +49,10 @@ struct store_head {
     uint32_t version;
     uint32_t used; /* records that have ever been written, the head included */
     char netdev[16];
-    uint64_t guid;    /* of the device */
-    uint64_t changes; /* of the table, so far */
-    uint64_t reserved[2];
+    uint64_t guid;      /* of the network device */
+    uint64_t changes;   /* of the table, so far */
+    uint64_t transport; /* enum rnic_transport */
+    uint64_t reserved;
 };
 
 /* Many short pieces of memory are parts of one mapping, of which a process has 65,530 (vm.max_map_count). */
@@ -82,7 +83,7 @@ struct store {
     int nsealed;                  /* and how many */
 };
 
-int store_open(struct store *s, const char *netdev, uint64_t guid, struct rnic_err *err);
+int store_open(struct store *s, const char *netdev, int transport, uint64_t guid, struct rnic_err *err);
 void store_close(struct store *s);
 
 /* Zeroed memory: its place in the file and where it is mapped. */

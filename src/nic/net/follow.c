@@ -57,12 +57,10 @@ void follow_apply(struct net *net, const struct netdev *fresh, uint64_t now) {
     pthread_mutex_unlock(&net->lock);
     if (changed)
         port_event(net, up ? RNIC_EVENT_PORT_ACTIVE : RNIC_EVENT_PORT_ERR);
-    if (ports_follow(net, fresh, now)) {
+    if (net->kind->follow(net, fresh, now)) {
         net->calls->readdressed(net->owner);
         port_event(net, RNIC_EVENT_GID_CHANGE);
     }
-    ports_measure(net);
-    frames_measure(net);
 }
 
 void follow_look(struct net *net, uint64_t now) {

@@ -6,6 +6,7 @@
  *   ports.c     the GID table: a port for each address
  *   pkeys.c     the P_Key table
  *   wire.c      the UDP link: what comes by the ports, and what waits to leave
+ *   streams.c   the TCP link of iWARP, in place of all that is about ports, datagrams, groups and frames
  *   incoming.c  a packet that has come: can its header be, is its ICRC right
  *   mcast.c     multicast groups
  *   frames.c    frames of RAW_PACKET queue pairs: in and out
@@ -21,6 +22,7 @@
 #ifndef RNIC_NET_NET_H
 #define RNIC_NET_NET_H
 
+#include "link/tcp/tcp.h"
 #include "link/udp/udp.h"
 #include "net/netdev.h"
 #include "qp/qp.h"
@@ -31,6 +33,7 @@
 #define NET_SENDERS 16     /* of datagrams that are known at a time */
 
 /* What the room tells those above it, who set the table before it is opened. */
+struct net;
 struct net_calls {
     /* A datagram has come by a port; handed_on: by another process of this host, which has received it. */
     void (*datagram)(void *owner, struct port *port, const struct udp_datagram *d, bool handed_on, uint64_t now);
@@ -39,7 +42,24 @@ struct net_calls {
     void (*gone)(void *owner);          /* there is no netdev any more */
 };
 
+enum net_faults { FAULTS_OF_PACKETS = 1, FAULTS_OF_STREAMS = 2 };
+
+/* What a network goes by. */
+struct net_kind {
+    int (*open)(struct net *net, const struct rnic_open_attr *attr, struct rnic_err *err);
+    void (*close)(struct net *net);   /* whatever of it is open, if something is */
+    void (*fail)(struct net *net);    /* the netdev has gone: nothing comes or goes any more */
+    void (*abandon)(struct net *net); /* in a forked child */
+    /* It is like this now. True: the GID table has changed */
+    bool (*follow)(struct net *net, const struct netdev *fresh, uint64_t now);
+    int (*mtu_of)(int netdev_mtu);                                      /* enum rnic_mtu that the port tells; 0: none */
+    enum net_faults faults;                                             /* which it can inject */
+    void (*set_fault)(struct net *net, const struct rnic_fault *fault); /* NULL: none; or it is unplugged */
+};
+extern const struct net_kind net_ports, net_streams;
+
 struct net {
+    const struct net_kind *kind;
     struct nic *nic;
     struct run *run;
     const struct net_calls *calls;
@@ -69,12 +89,13 @@ struct net {
     bool unplugged;           /* on purpose: nothing comes or goes, as if the cable were out */
     struct udp_tx tx;
     struct udp_rx rx;
+    struct tcp tcp;
 
     int follow_fd;    /* netlink, and */
     uint8_t *notices; /* room for what it says: threads that make progress may have small stacks */
     /* What the engine's epoll set has: */
     struct watched watched_rx[NETDEV_MAX_GIDS], watched_tx[NETDEV_MAX_GIDS]; /* the ports' sockets */
-    struct watched watched_follow;
+    struct watched watched_follow, watched_streams;
 };
 
 static inline void net_arrived(struct net *net, struct port *port, const struct udp_datagram *d, bool handed_on,
@@ -83,19 +104,21 @@ static inline void net_arrived(struct net *net, struct port *port, const struct 
 }
 
 /* What the device listens to. */
-extern const struct source wire_source, mcast_source, follow_source, frames_source;
+extern const struct source wire_source, streams_source, mcast_source, follow_source, frames_source;
 
 /* net.c. Up to leave: without the lock, as nobody else has it. init: of what is all zero; after it net_free() is needed,
  * whatever fails.  find: the netdev, whose changes are told from then on.  open: its ports; slot: the context's first, which
  * stays where it is until net_free().  leave: before they close, so that packets go to those who stay */
-void net_init(struct net *net, struct nic *nic, struct run *run, const struct net_calls *calls, void *owner);
+void net_init(struct net *net, const struct net_kind *kind, struct nic *nic, struct run *run,
+              const struct net_calls *calls, void *owner);
 int net_find(struct net *net, const char *netdev, struct rnic_err *err);
 int net_open(struct net *net, const struct rnic_open_attr *attr, const struct slot *slot, struct rnic_err *err);
 void net_leave(struct net *net);
 void net_free(struct net *net);
 void net_fail(struct net *net);    /* the netdev has gone: nothing comes or goes any more */
 void net_abandon(struct net *net); /* in a forked child */
-void net_set_fault(struct net *net, const struct rnic_fault *fault);
+/* 0, or -EOPNOTSUPP: it is a fault of another kind of network, and nothing has changed. */
+int net_set_fault(struct net *net, const struct rnic_fault *fault, struct rnic_err *err);
 void net_unplug(struct net *net, bool unplugged, uint64_t now); /* and tells it */
 void net_find_unplugged(struct net *net);                       /* while it is opened: it was so before */
 
@@ -104,10 +127,8 @@ void ports_init(struct net *net); /* all are closed */
 int ports_open(struct net *net, struct rnic_err *err);
 void ports_settle(struct net *net); /* waits until packets come to us, or a moment; the engine runs, without the lock */
 int ports_add_slot(struct net *net, uint32_t slot); /* packets for it are ours, too. 0, -ENOSPC */
-/* The largest IBA MTU that fits the netdev's with all headers; 0: none does. */
-int net_mtu_of(int netdev_mtu);
-int net_active_mtu(const struct net *net);
-uint64_t ports_remaps(const struct net *net); /* times that places in groups were learnt, for the counter */
+int net_active_mtu(const struct net *net);          /* as of its kind */
+uint64_t ports_remaps(const struct net *net);       /* times that places in groups were learnt, for the counter */
 void ports_close(struct net *net);
 void ports_measure(struct net *net);                                          /* what follows from buffers and MTU */
 bool ports_follow(struct net *net, const struct netdev *fresh, uint64_t now); /* true: the GID table has changed */

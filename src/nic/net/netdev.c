@@ -74,14 +74,13 @@ static bool is_shared(const struct ifaddrs *all, const uint8_t mac[6], int ifind
 }
 
 /* No two devices have one GUID: librdmacm finds them by it. */
-static uint64_t guid_of(const struct ifaddrs *all, const struct sockaddr *hw, const struct netdev *dev) {
+static uint64_t guid_of(const struct ifaddrs *all, const struct netdev *dev) {
     static const uint8_t zero[6];
-    const uint8_t *mac = (const uint8_t *)hw->sa_data;
-    if (hw->sa_family != ARPHRD_ETHER || memcmp(mac, zero, sizeof zero) == 0) {
+    if (memcmp(dev->mac, zero, sizeof zero) == 0) {
         return guid_of_name(dev->name);
     }
-    uint64_t guid = guid_of_mac(mac);
-    return is_shared(all, mac, dev->ifindex) ? local_guid(fnv1a(guid, dev->name)) : guid;
+    uint64_t guid = guid_of_mac(dev->mac);
+    return is_shared(all, dev->mac, dev->ifindex) ? local_guid(fnv1a(guid, dev->name)) : guid;
 }
 
 /* ---------------------------------------------------------------- GIDs */
@@ -213,7 +212,10 @@ static int query(const struct scan *s, struct netdev *dev) {
     if (ioctl(s->fd, SIOCGIFHWADDR, &req) != 0) {
         return -errno;
     }
-    dev->guid = guid_of(s->all, &req.ifr_hwaddr, dev);
+    if (req.ifr_hwaddr.sa_family == ARPHRD_ETHER) {
+        memcpy(dev->mac, req.ifr_hwaddr.sa_data, sizeof dev->mac);
+    }
+    dev->guid = guid_of(s->all, dev);
     return 0;
 }
 

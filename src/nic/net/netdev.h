@@ -18,6 +18,7 @@ struct netdev {
     bool up;        /* IFF_UP and IFF_RUNNING */
     bool loopback;  /* nothing lies between its ends */
     int mtu;        /* bytes */
+    uint8_t mac[6]; /* of Ethernet, else 0 */
     uint64_t guid;  /* EUI-64 of the hardware address; if another device has this, too, made from the name as well; of a
                       device without one (lo) made from the name and the host */
     int ngids;

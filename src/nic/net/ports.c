@@ -140,15 +140,6 @@ uint64_t ports_remaps(const struct net *net) {
     return remaps;
 }
 
-int net_mtu_of(int netdev_mtu) {
-    int mtu = RNIC_MTU_4096;
-    while (mtu && (int)mtu_bytes(mtu) + NET_HEADERS_MAX > netdev_mtu)
-        mtu--;
-    return mtu;
-}
-
-int net_active_mtu(const struct net *net) { return net_mtu_of(net->netdev.mtu); }
-
 void ports_measure(struct net *net) {
     uint32_t most = UINT32_MAX;
     for (int i = 0; i < net->netdev.ngids; i++) {

@@ -60,11 +60,20 @@ struct send_wqe {
 
     /* The engine's, from here on. */
     bool started;
-    uint8_t status;              /* enum rnic_wc_status, once known to have failed */
-    uint8_t vendor_err;          /* enum rnic_vendor_err */
-    uint32_t first_psn, packets; /* PSNs that the message takes: first_psn .. first_psn + packets - 1 */
-    uint32_t chunk;              /* READ: packets a request asks for at most */
-    uint32_t ssn;                /* send sequence number (IBA 9.7.7.2), of a READ in parts that of the last */
+    uint8_t status;     /* enum rnic_wc_status, once known to have failed */
+    uint8_t vendor_err; /* enum rnic_vendor_err */
+    union {
+        struct {                         /* of InfiniBand's transports */
+            uint32_t first_psn, packets; /* PSNs that the message takes: first_psn .. first_psn + packets - 1 */
+            uint32_t chunk;              /* READ: packets a request asks for at most */
+            uint32_t ssn;                /* send sequence number (IBA 9.7.7.2), of a READ in parts that of the last */
+        };
+        struct {              /* of iWARP */
+            uint32_t msn;     /* of the message; of a READ its sink's key, too */
+            uint32_t arrived; /* READ: bytes of the answer */
+            bool done;        /* it completes when all before it are complete */
+        };
+    };
     union {
         uint64_t cost;           /* link bytes of everything before it on this QP, see roce/req.c */
         struct rnic_mw *binding; /* BIND_MW, while it is posted: the window, should the chain be taken back */
@@ -148,7 +157,7 @@ int sq_post_whole(struct wq *q, const struct rnic_send_wr *wr, const struct rnic
 int sq_check_opcode(const struct sq_rules *rules, int opcode, struct rnic_err *err);
 int rq_post(struct wq *q, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad, struct rnic_err *err);
 
-/* No packet carries it (roce/local.c). */
+/* No packet carries it (qp/element.c). */
 static inline bool wqe_is_local(const struct send_wqe *wqe) {
     return wqe->opcode == RNIC_WR_LOCAL_INV || wqe->opcode == RNIC_WR_BIND_MW;
 }

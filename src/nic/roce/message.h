@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "qp/element.h"
 #include "roce/roce.h"
 #include "wire/bth.h"
 
@@ -41,14 +42,4 @@ static inline enum result message_finish(struct qp *qp, struct out *out, struct 
     out_close(qp, out);
     return SENT;
 }
-/* The elements' keys, bounds and rights: 0, or enum rnic_vendor_err. access: what the device does with the memory. */
-static inline int message_memory(struct qp *qp, const struct send_wqe *wqe, uint32_t access) {
-    if (wqe->flags & RNIC_SEND_INLINE)
-        return 0;
-    return sge_check(&qp->nic->mrs, qp->pub.pd, wqe->sge, wqe->num_sge, access);
-}
-
-/* local.c: carries out an element that wqe_is_local(). 0, or enum rnic_wc_status. */
-int local_execute(struct qp *qp, struct send_wqe *wqe);
-
 #endif

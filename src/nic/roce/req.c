@@ -70,7 +70,7 @@ uint32_t req_flight(struct qp *qp) {
 static int element_fault(struct qp *qp, struct send_wqe *wqe) {
     bool eight = is_atomic(wqe) || wqe->opcode == RNIC_WR_ATOMIC_WRITE;
     if (wqe_is_local(wqe))
-        return local_execute(qp, wqe);
+        return element_local(qp, wqe);
     if (wqe_waits(wqe) && qp->attr.max_rd_atomic == 0) {
         wqe->vendor_err = RNIC_VE_NO_RD_ATOMIC;
         return RNIC_WC_LOC_QP_OP_ERR;
@@ -79,7 +79,7 @@ static int element_fault(struct qp *qp, struct send_wqe *wqe) {
         wqe->vendor_err = RNIC_VE_BAD_LENGTH;
         return RNIC_WC_LOC_LEN_ERR;
     }
-    wqe->vendor_err = (uint8_t)message_memory(qp, wqe, is_read(wqe) || is_atomic(wqe) ? RNIC_ACCESS_LOCAL_WRITE : 0);
+    wqe->vendor_err = (uint8_t)element_memory(qp, wqe, is_read(wqe) || is_atomic(wqe) ? RNIC_ACCESS_LOCAL_WRITE : 0);
     return wqe->vendor_err ? RNIC_WC_LOC_PROT_ERR : 0;
 }
 

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "mem/persist.h"
+#include "qp/element.h"
 #include "qp/xrc.h"
 #include "roce/placement.h"
 #include "roce/resp.h"
@@ -253,12 +254,7 @@ static int change_word(struct qp *qp, const struct packet *pkt, uint8_t *ptr, ui
     const struct word_op op = word_op_of(pkt);
     uint64_t va = row->reth ? reth_va(pkt->bth + row->reth) : atmeth_va(pkt->bth + row->atomic_eth);
     uint32_t rkey = row->reth ? reth_rkey(pkt->bth + row->reth) : atmeth_rkey(pkt->bth + row->atomic_eth);
-    if (((uintptr_t)ptr | va) % sizeof(uint64_t)) /* C9-90; A19.4.2 */
-        return RNIC_VE_ATOMIC_ALIGN;
-    if (!ptr)
-        return mr_remote_word(&qp->nic->mrs, rkey, va, &op, was);
-    *was = word_apply(&op, (uint64_t *)(void *)ptr);
-    return 0;
+    return peer_changes_word(qp, rkey, va, ptr, &op, was);
 }
 
 static void execute_word(struct qp *qp, const struct packet *pkt, uint8_t *ptr, uint64_t now) {

@@ -6,7 +6,6 @@
  *   comp.c  completer: takes acknowledges and responses, completes, retries
  *   resp.c  responder: executes requests; resp_out.c answers them with responses, ACKs and NAKs
  *   rc.c    joins the three to a queue pair: the engine_ops
- *   local.c requests without packets: BIND_MW, LOCAL_INV
  *   congestion.c    the rate at which connected queue pairs may send
  *
  * of XRC, too (Annex A14), whose queue pairs are either requester or responder, see qp/xrc.h;

@@ -19,7 +19,7 @@ static void refuse(struct qp *qp, struct send_wqe *wqe, int status, int vendor_e
 
 static bool start(struct qp *qp, struct send_wqe *wqe) {
     const struct uc *uc = uc_of(qp);
-    int ve = message_memory(qp, wqe, 0);
+    int ve = element_memory(qp, wqe, 0);
     if (ve) {
         refuse(qp, wqe, RNIC_WC_LOC_PROT_ERR, ve);
         return false;
@@ -33,7 +33,7 @@ static bool start(struct qp *qp, struct send_wqe *wqe) {
 static enum result local(struct qp *qp, struct send_wqe *wqe) {
     if (qp->state != RNIC_QPS_RTS)
         return IDLE;
-    int status = local_execute(qp, wqe);
+    int status = element_local(qp, wqe);
     if (status)
         refuse(qp, wqe, status, wqe->vendor_err);
     else

@@ -11,7 +11,7 @@
 
 int soft_create_ah(struct rnic_pd *pd, const struct rnic_ah_attr *attr, struct rnic_ah **out, struct rnic_err *err) {
     struct dev *dev = dev_of(pd->ctx);
-    int rc = dev_check_usable(dev, err);
+    int rc = dev_check_has(dev, HAS_DATAGRAMS, "address handles", err);
     if (rc)
         return rc;
     struct ah *ah = calloc(1, sizeof *ah);

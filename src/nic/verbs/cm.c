@@ -13,7 +13,7 @@
 int soft_cm_listen(struct rnic_context *ctx, uint64_t service_id, const union rnic_gid *addr, uint32_t flags,
                    struct rnic_listener **out, struct rnic_err *err) {
     struct dev *dev = dev_of(ctx);
-    int rc = dev_check_usable(dev, err);
+    int rc = dev_check_has(dev, HAS_GSI, "queue pair 1, to which requests of the CM come", err);
     if (rc)
         return rc;
     dev_lock(dev);

@@ -168,7 +168,7 @@ void comp_cntrs_detach(struct qp *qp) {
 /* ---------------------------------------------------------------- counters of flows */
 
 int soft_create_counters(struct rnic_context *ctx, struct rnic_flow_counters **out, struct rnic_err *err) {
-    int rc = dev_check_alive(dev_of(ctx), err);
+    int rc = dev_check_has(dev_of(ctx), HAS_FRAMES, "flow rules to count", err);
     if (rc)
         return rc;
     struct flow_counters *counters = calloc(1, sizeof *counters);

@@ -64,18 +64,19 @@ static int soft_query_port(struct rnic_context *ctx, int port, struct rnic_port_
         return rc;
     struct netdev net = netdev_now(dev_of(ctx));
     struct rnic_counters counters = counters_now(dev_of(ctx));
-    int mtu = net_mtu_of(net.mtu);
+    const struct device_kind *kind = dev_of(ctx)->kind;
+    int mtu = kind->net->mtu_of(net.mtu);
     bool up = net.up && mtu;
     *attr = (struct rnic_port_attr){
         .state = up ? RNIC_PORT_ACTIVE : RNIC_PORT_DOWN,
         .max_mtu = RNIC_MTU_4096,
         .active_mtu = mtu ? mtu : RNIC_MTU_256,
-        .gid_tbl_len = NETDEV_MAX_GIDS,
-        .port_cap_flags = 0x00010000, /* CM is supported: IB_PORT_CM_SUP */
+        .gid_tbl_len = kind->gids,
+        .port_cap_flags = kind->port_cap_flags,
         .max_msg_sz = 0x7FFFFFFF,
         .bad_pkey_cntr = violations(counters.value[RNIC_CNT_drop_bad_pkey]),
         .qkey_viol_cntr = violations(counters.value[RNIC_CNT_drop_bad_qkey]),
-        .pkey_tbl_len = PKEYS,
+        .pkey_tbl_len = (uint16_t)kind->pkeys,
         .max_vl_num = 1,
         .active_width = dev_of(ctx)->rate.width,
         .active_speed = dev_of(ctx)->rate.speed,
@@ -92,13 +93,14 @@ static int soft_query_gid(struct rnic_context *ctx, int port, int index, struct 
         rc = dev_check_port(port, err);
     if (rc)
         return rc;
-    if (index < 0 || index >= NETDEV_MAX_GIDS)
-        return fail(err, -EINVAL, "GID index %d; the table has %d entries", index, NETDEV_MAX_GIDS);
+    const struct device_kind *kind = dev_of(ctx)->kind;
+    if (index < 0 || index >= kind->gids)
+        return fail(err, -EINVAL, "GID index %d; the table has %d entries", index, kind->gids);
     struct netdev net = netdev_now(dev_of(ctx));
     *gid = (struct rnic_gid_entry){.gid = net.gids[index],
                                    .gid_index = (uint32_t)index,
                                    .port_num = 1,
-                                   .gid_type = RNIC_GID_TYPE_ROCE_V2, /* IBA CA17-26 */
+                                   .gid_type = (uint32_t)kind->gid_type,
                                    .ndev_ifindex = (uint32_t)net.ifindex};
     return 0;
 }
@@ -107,15 +109,16 @@ static int soft_query_pkey(struct rnic_context *ctx, int port, int index, uint16
     int rc = dev_check_port(port, err);
     if (rc)
         return rc;
-    if (index < 0 || index >= PKEYS)
-        return fail(err, -EINVAL, "P_Key index %d; the table has %d entries", index, PKEYS);
+    int pkeys = dev_of(ctx)->kind->pkeys;
+    if (index < 0 || index >= pkeys)
+        return fail(err, -EINVAL, "P_Key index %d; the table has %d entries", index, pkeys);
     *pkey = dev_of(ctx)->nic.ib.pkeys[index];
     return 0;
 }
 
 static int soft_set_pkeys(struct rnic_context *ctx, int port, const uint16_t *pkeys, int n, struct rnic_err *err) {
     struct dev *dev = dev_of(ctx);
-    int rc = dev_check_usable(dev, err);
+    int rc = dev_check_has(dev, HAS_PARTITIONS, "partitions", err);
     if (!rc)
         rc = dev_check_port(port, err);
     if (rc)
@@ -144,10 +147,10 @@ static int soft_set_fault(struct rnic_context *ctx, const struct rnic_fault *fau
     if (rc)
         return rc;
     dev_lock(dev);
-    net_set_fault(&dev->net, fault);
+    rc = net_set_fault(&dev->net, fault, err);
     dev_unlock(dev);
     engine_wake(&dev->run); /* it may have to wait for what the injector holds */
-    return 0;
+    return rc;
 }
 
 static int soft_raise_event(struct rnic_context *ctx, int event_type, uint64_t after, struct rnic_err *err) {
@@ -296,6 +299,8 @@ static const struct rnic_ext_faults faults = {.set = soft_set_fault};
 static const struct rnic_ext_events events = {.raise = soft_raise_event};
 static const struct rnic_ext_pkeys pkeys = {.set = soft_set_pkeys};
 static const struct rnic_ext_memory memory = {.alloc_mr = soft_alloc_mr};
+static const struct rnic_ext_stream stream = {
+    .attach = soft_attach_stream, .fd = soft_stream_fd, .next_event = soft_next_stream_event};
 static const struct rnic_ext_query query = {
     .mw = soft_query_mw,
     .wq = soft_query_wq,
@@ -304,7 +309,9 @@ static const struct rnic_ext_query query = {
 };
 
 const struct rnic_extension soft_extensions[] = {
-    {RNIC_EXT_CM, &cm},         {RNIC_EXT_NOW, &now},       {RNIC_EXT_STATS, &stats},
-    {RNIC_EXT_FAULTS, &faults}, {RNIC_EXT_PKEYS, &pkeys},   {RNIC_EXT_MEMORY, &memory},
-    {RNIC_EXT_QUERY, &query},   {RNIC_EXT_EVENTS, &events}, {0},
+    {RNIC_EXT_CM, &cm},         {RNIC_EXT_NOW, &now},
+    {RNIC_EXT_STATS, &stats},   {RNIC_EXT_FAULTS, &faults},
+    {RNIC_EXT_PKEYS, &pkeys},   {RNIC_EXT_MEMORY, &memory},
+    {RNIC_EXT_QUERY, &query},   {RNIC_EXT_EVENTS, &events},
+    {RNIC_EXT_STREAM, &stream}, {0},
 };

@@ -32,7 +32,7 @@ static int check_flow(const struct rnic_qp *qp, const struct flow_rule *rule, st
 int soft_create_flow(struct rnic_qp *qp, const struct rnic_flow_attr *attr, struct rnic_flow **out,
                      struct rnic_err *err) {
     struct dev *dev = dev_of(qp->ctx);
-    int rc = dev_check_usable(dev, err);
+    int rc = dev_check_has(dev, HAS_FRAMES, "flow rules", err);
     if (rc)
         return rc;
     struct flow_rule *rule = calloc(1, sizeof *rule);
@@ -94,7 +94,7 @@ void raw_caps(struct rnic_device_attr_ex *attr) {
 int soft_query_raw(struct rnic_context *ctx, struct rnic_raw_attr *attr, struct rnic_err *err) {
     struct dev *dev = dev_of(ctx);
     struct rnic_err why = {0};
-    int rc = dev_check_alive(dev, err);
+    int rc = dev_check_has(dev, HAS_FRAMES, "RAW_PACKET queue pairs", err);
     if (rc)
         return rc;
     dev_lock(dev);

@@ -22,7 +22,7 @@ static int check(const struct rnic_qp *qp, const union rnic_gid *gid, struct rni
 /* The lid is InfiniBand's. */
 int soft_attach_mcast(struct rnic_qp *qp, const union rnic_gid *gid, uint16_t lid, struct rnic_err *err) {
     struct dev *dev = dev_of(qp->ctx);
-    int rc = dev_check_usable(dev, err);
+    int rc = dev_check_has(dev, HAS_DATAGRAMS, "multicast", err);
     (void)lid;
     if (!rc)
         rc = check(qp, gid, err);

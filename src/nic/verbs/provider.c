@@ -6,30 +6,18 @@
 
 static int open_soft(const char *name, const struct rnic_open_attr *attr, struct rnic_context **ctx,
                      struct rnic_err *err) {
-    struct rnic_device_attr limits;
-    struct rnic_rate rate;
     struct dev *dev = NULL;
-    int rc = verbs_read_attr(&limits, &rate, err);
+    int rc = device_open(name, attr, &rnic_soft, &dev, err);
     if (!rc)
-        rc = device_open(name, attr, &rnic_soft, &dev, err);
-    if (rc)
-        return rc;
-    verbs_set_attr(dev, &limits, &rate);
-    *ctx = &dev->pub;
-    return 0;
+        *ctx = &dev->pub;
+    return rc;
 }
 
 static int import_soft(int cmd_fd, struct rnic_context **ctx, struct rnic_device_info *info, struct rnic_err *err) {
-    struct rnic_device_attr limits;
-    struct rnic_rate rate;
     struct dev *dev = NULL;
-    int rc = verbs_read_attr(&limits, &rate, err);
-    if (!rc)
-        rc = device_import(cmd_fd, &rnic_soft, &dev, err);
+    int rc = device_import(cmd_fd, &rnic_soft, &dev, err);
     if (rc)
         return rc;
-    if (!dev->attr.max_qp) /* not one that is open in this process already */
-        verbs_set_attr(dev, &limits, &rate);
     *ctx = &dev->pub;
     *info = dev->info;
     return 0;

@@ -3,6 +3,7 @@
  * Queue pairs: create, destroy, post (IBA 11.2.5, 11.4.1).
  */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/fail.h"
@@ -31,12 +32,25 @@ static int check_cap(const struct rnic_device_attr *limits, const struct rnic_qp
     return 0;
 }
 
-const struct service *verbs_service(int qp_type) {
-    static const struct transport *const transports[] = {&roce_transport, &raw_transport};
+const struct service *verbs_service(const struct dev *dev, int qp_type) {
     const struct service *found = NULL;
-    for (size_t i = 0; i < sizeof transports / sizeof *transports && !found; i++)
-        found = transport_service(transports[i], qp_type);
+    for (int i = 0; dev->kind->transports[i] && !found; i++)
+        found = transport_service(dev->kind->transports[i], qp_type);
     return found;
+}
+
+/* -EOPNOTSUPP, with the types that there are. */
+static int no_such_type(const struct dev *dev, int qp_type, struct rnic_err *err) {
+    char names[160] = "";
+    size_t n = 0;
+    for (int i = 0; dev->kind->transports[i]; i++) {
+        const struct transport *of = dev->kind->transports[i];
+        for (int k = 0; k < of->count && n < sizeof names; k++)
+            n += (size_t)snprintf(names + n, sizeof names - n, "%s%s (%d)", n ? ", " : "", of->services[k].name,
+                                  of->services[k].type);
+    }
+    return fail(err, -EOPNOTSUPP, "queue pair type %d: %s is %s %s device, which has %s", qp_type, dev->info.name,
+                dev->kind->article, dev->kind->name, names);
 }
 
 static int check_cqs(const struct rnic_pd *pd, const struct rnic_qp_init_attr *attr, struct rnic_err *err) {
@@ -53,16 +67,12 @@ static int check_cqs(const struct rnic_pd *pd, const struct rnic_qp_init_attr *a
 }
 
 static int check_init(const struct rnic_pd *pd, const struct rnic_qp_init_attr *attr, struct rnic_err *err) {
+    if (!verbs_service(dev_of(pd->ctx), attr->qp_type))
+        return no_such_type(dev_of(pd->ctx), attr->qp_type, err);
     if (attr->qp_type == RNIC_QPT_XRC_RECV)
         return fail(err, -EINVAL,
                     "an XRC_RECV queue pair is of an XRC domain, not of a protection domain: "
                     "XRCD.create_qp() makes it");
-    if (!verbs_service(attr->qp_type))
-        return fail(err, -EOPNOTSUPP,
-                    "queue pair type %d: this device has RC (%d), UC (%d), UD (%d), RAW_PACKET (%d), GSI (%d) and XRC "
-                    "(%d, %d)",
-                    attr->qp_type, RNIC_QPT_RC, RNIC_QPT_UC, RNIC_QPT_UD, RNIC_QPT_RAW_PACKET, RNIC_QPT_GSI,
-                    RNIC_QPT_XRC_SEND, RNIC_QPT_XRC_RECV);
     if (attr->rwq_ind_tbl)
         return raw_check_spread(pd, attr, err);
     if (attr->srq && attr->qp_type == RNIC_QPT_GSI)
@@ -121,7 +131,7 @@ struct qp *verbs_make_qp(struct dev *dev, struct rnic_pd *pd, struct rnic_qp_ini
     qp->nic = &dev->nic;
     qp->record = -1;
     qp->way.link = dev->nic.wire;
-    qp_set_service(qp, verbs_service(attr->qp_type));
+    qp_set_service(qp, verbs_service(dev, attr->qp_type));
     qp->sq.state = qp->rq.state = &qp->state;
     qp->sq.from = RNIC_QPS_RTS;
     qp->rq.from = RNIC_QPS_INIT;
@@ -232,6 +242,7 @@ void verbs_leave_qp(struct dev *dev, struct qp *qp) {
     else
         qpn_remove(&dev->host, qp);
     verbs_disconnect(dev, qp);
+    ends_forget(&dev->ends, qp->pub.qp_num);
     dev->objects.qps--;
     if (qp_is_datagram(qp) && --dev->objects.datagram_qps == 0)
         ports_show_headers(&dev->net, false);

@@ -20,8 +20,8 @@ static int opcode_of_bit(int bit) {
     return bit <= RNIC_WR_TSO ? bit : 1 << bit == RNIC_QP_EX_WITH_FLUSH ? RNIC_WR_FLUSH : RNIC_WR_ATOMIC_WRITE;
 }
 
-static int check_send_ops(int qp_type, uint64_t ops, struct rnic_err *err) {
-    const struct service *service = verbs_service(qp_type);
+static int check_send_ops(const struct dev *dev, int qp_type, uint64_t ops, struct rnic_err *err) {
+    const struct service *service = verbs_service(dev, qp_type);
     if (ops >= RNIC_QP_EX_WITH_ATOMIC_WRITE << 1)
         return fail(err, -EOPNOTSUPP, "send_ops_flags 0x%" PRIx64 " has operations that this device does not know",
                     ops);
@@ -36,7 +36,7 @@ static int check_send_ops(int qp_type, uint64_t ops, struct rnic_err *err) {
 }
 
 /* A sender never gets its own copy of a multicast datagram here, so that BLOCK_SELF_MCAST_LB is always so. */
-static int check_extension(const struct rnic_qp_init_attr_ex *a, struct rnic_err *err) {
+static int check_extension(const struct dev *dev, const struct rnic_qp_init_attr_ex *a, struct rnic_err *err) {
     uint32_t flags = a->comp_mask & RNIC_QP_INIT_ATTR_CREATE_FLAGS ? a->create_flags : 0;
     if (a->comp_mask & ~(uint32_t)KNOWN_FIELDS)
         return fail(err, -EOPNOTSUPP, "comp_mask 0x%x has fields that this device does not know",
@@ -47,21 +47,21 @@ static int check_extension(const struct rnic_qp_init_attr_ex *a, struct rnic_err
         return fail(err, -EOPNOTSUPP, "max_tso_header is %u: this device does not segment (TSO)", a->max_tso_header);
     if (!(a->comp_mask & RNIC_QP_INIT_ATTR_SEND_OPS_FLAGS))
         return 0;
-    return check_send_ops(a->base.qp_type, a->send_ops_flags, err);
+    return check_send_ops(dev, a->base.qp_type, a->send_ops_flags, err);
 }
 
 int soft_create_qp_ex(struct rnic_pd *pd, struct rnic_qp_init_attr_ex *attr, struct rnic_qp **out,
                       struct rnic_err *err) {
-    int rc = check_extension(attr, err);
+    int rc = check_extension(dev_of(pd->ctx), attr, err);
     return rc ? rc : soft_create_qp(pd, &attr->base, out, err);
 }
 
 /* ---------------------------------------------------------------- pacing */
 
-uint32_t verbs_paced_types(void) {
+uint32_t verbs_paced_types(const struct dev *dev) {
     uint32_t types = 0;
     for (int type = 0; type < 32; type++) {
-        const struct service *service = verbs_service(type);
+        const struct service *service = verbs_service(dev, type);
         types |= service && service->paced ? 1u << type : 0;
     }
     return types;
@@ -70,7 +70,7 @@ uint32_t verbs_paced_types(void) {
 static uint32_t packet_bytes(const struct dev *dev, const struct qp *qp) {
     if (qp->pub.qp_type == RNIC_QPT_RAW_PACKET)
         return (uint32_t)dev->net.netdev.mtu;
-    return mtu_bytes(qp_is_datagram(qp) ? net_active_mtu(&dev->net) : qp->attr.path_mtu);
+    return mtu_bytes(qp->attr.path_mtu ? qp->attr.path_mtu : net_active_mtu(&dev->net));
 }
 
 int verbs_check_rate(uint32_t rate, struct rnic_err *err) {
@@ -86,8 +86,8 @@ void verbs_set_rate(struct dev *dev, struct qp *qp, const struct rnic_qp_rate_li
 
 static int check_rate(const struct qp *qp, const struct rnic_qp_rate_limit_attr *attr, struct rnic_err *err) {
     if (!qp->service->paced)
-        return fail(err, -EOPNOTSUPP, "a queue pair of type %d cannot be paced: RC, UC, UD and RAW_PACKET can",
-                    qp->pub.qp_type);
+        return fail(err, -EOPNOTSUPP, "%s queue pairs of this device cannot be paced (packet_pacing_caps)",
+                    qp->service->name);
     if (attr->comp_mask)
         return fail(err, -EINVAL, "comp_mask is 0x%x: there are no more fields", attr->comp_mask);
     if (!attr->rate_limit && (attr->max_burst_sz || attr->typical_pkt_sz))

@@ -35,6 +35,7 @@ static int enter_state(struct dev *dev, struct qp *qp, int to, struct rnic_err *
     if (to == RNIC_QPS_RESET) {
         sched_forget(&dev->run, qp);
         verbs_disconnect(dev, qp);
+        ends_forget(&dev->ends, qp->pub.qp_num);
     }
     int rc = qp_transition(qp, to, err);
     if (!rc && to == RNIC_QPS_RTR && qp_is_datagram(qp))

@@ -77,6 +77,11 @@ static int check_ex(struct rnic_context *ctx, const struct rnic_srq_init_attr_ex
     if (attr->srq_type < RNIC_SRQT_BASIC || attr->srq_type > RNIC_SRQT_TM)
         return fail(err, -EOPNOTSUPP, "shared receive queue type %d: this device has BASIC (%d), XRC (%d) and TM (%d)",
                     attr->srq_type, RNIC_SRQT_BASIC, RNIC_SRQT_XRC, RNIC_SRQT_TM);
+    int rc = xrc  ? dev_check_has(dev_of(ctx), HAS_XRC, "XRC", err)
+             : tm ? dev_check_has(dev_of(ctx), HAS_TAGS, "tag matching", err)
+                  : 0;
+    if (rc)
+        return rc;
     if (!attr->pd)
         return fail(err, -EINVAL, "a shared receive queue needs a pd");
     if (xrc && (!attr->xrcd || !attr->cq))

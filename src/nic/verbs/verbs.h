@@ -7,39 +7,25 @@
  *   provider.c   which devices there are; opening one
  *   device.c     the operations table and the extensions; device, port, counters, asynchronous events
  *   close.c      the end of a context, with what is left in it
- *   limits.c     its attributes, and what is left of them
+ *   limits.c     what is left of its attributes
  *   caps.c       what the device can do beyond ibv_query_device
  *   qp.c         creates, destroys and posts; qp_modify.c modifies and queries; qp_ex.c is what came later
  *   cq.c, srq.c, wq.c, tag.c, xrc.c, ah.c, mcast.c, flow.c, cntr.c, mw.c    the other objects
  *   mem.c, region.c, dm.c, domain.c, import.c    memory of every kind, and who may use it
- *   cm.c         what connection management asks for
+ *   cm.c, stream.c    what connection management asks for, of InfiniBand and of iWARP
  */
 #ifndef RNIC_VERBS_VERBS_H
 #define RNIC_VERBS_VERBS_H
 
 #include "dev/dev.h"
 
-#define MAX_QP (SLOTS_EACH * (int)QPN_INDICES / 2)
-#define MAX_QP_WR 32768
-#define MAX_SGE SGE_MAX
-#define MAX_INLINE 4096
-#define MAX_SRQ 65536
-#define MAX_SRQ_WR 32768
-#define MAX_CQE (1 << 20)
-#define MAX_MR (1 << 22)
-#define MAX_PD 65536
-#define MAX_CQ 65536
-#define MAX_AH (1 << 20)
 #define MAX_COMP_CNTR 65536
 #define MAX_WQ 65536
 #define MAX_RWQ_TABLES 65536
-#define MAX_GROUPS 1024 /* each has a socket of its own */
 #define MAX_DM (256ull << 20) /* bytes of device memory in all */
 
-/* limits.c. read: the device's own, or what the environment makes of them.  check_room: under the lock; -ENOMEM: there are
- * as many as the device has, where the environment has made that fewer */
-int verbs_read_attr(struct rnic_device_attr *attr, struct rnic_rate *rate, struct rnic_err *err);
-void verbs_set_attr(struct dev *dev, const struct rnic_device_attr *attr, const struct rnic_rate *rate);
+/* limits.c. check_room: under the lock; -ENOMEM: there are as many as the device has, where the environment has made that
+ * fewer */
 int verbs_check_room(const struct dev *dev, enum object_kind kind, struct rnic_err *err);
 
 /* close.c */
@@ -84,7 +70,6 @@ int withdraw_all_mrs(struct dev *dev,
 /* access: what the kind of memory can have. 0, -EINVAL, -EOPNOTSUPP */
 int check_access(uint32_t access, uint32_t allowed, struct rnic_err *err);
 int check_mapped(void *addr, uint64_t length, uint32_t access, struct rnic_err *err);
-#define VENDOR_ID 0x524e49 /* "RNI": programs take 0 for a device that is not there */
 #define MR_ACCESS                                                                                                      \
     (RNIC_ACCESS_LOCAL_WRITE | RNIC_ACCESS_REMOTE_WRITE | RNIC_ACCESS_REMOTE_READ | RNIC_ACCESS_REMOTE_ATOMIC |        \
      RNIC_ACCESS_RELAXED_ORDERING | RNIC_ACCESS_HUGETLB | RNIC_ACCESS_MW_BIND | RNIC_ACCESS_ZERO_BASED |                 \
@@ -178,7 +163,7 @@ int soft_post_recv(struct rnic_qp *pub, const struct rnic_recv_wr *wr, const str
 
 /* What the kinds of queue pairs have in common. make: with queues and engine, of nobody yet. enter: it gets its number.
  * leave: it has none any more, nor anything under way. */
-const struct service *verbs_service(int qp_type); /* NULL: there are no such queue pairs */
+const struct service *verbs_service(const struct dev *dev, int qp_type); /* NULL: there are no such queue pairs */
 struct qp *verbs_make_qp(struct dev *dev, struct rnic_pd *pd, struct rnic_qp_init_attr *attr);
 int verbs_enter_qp(struct dev *dev, struct qp *qp, struct rnic_err *err);
 void verbs_leave_qp(struct dev *dev, struct qp *qp);
@@ -202,7 +187,7 @@ int verbs_close_off(struct dev *dev, struct qp *qp, bool ends, struct rnic_err *
 void verbs_carry_on(struct dev *dev, struct qp *qp); /* after that: it does not end */
 
 /* qp_ex.c */
-uint32_t verbs_paced_types(void); /* 1 << enum rnic_qp_type: whose rate can be limited */
+uint32_t verbs_paced_types(const struct dev *dev); /* 1 << enum rnic_qp_type: whose rate can be limited */
 int verbs_check_rate(uint32_t rate, struct rnic_err *err);
 void verbs_set_rate(struct dev *dev, struct qp *qp, const struct rnic_qp_rate_limit_attr *attr);
 int soft_create_qp_ex(struct rnic_pd *pd, struct rnic_qp_init_attr_ex *attr, struct rnic_qp **out,
@@ -248,6 +233,12 @@ int soft_create_xrc_qp(struct rnic_xrcd *xrcd, struct rnic_qp_init_attr *attr, s
 int soft_open_qp(struct rnic_context *ctx, const struct rnic_qp_open_attr *attr, struct rnic_qp **out,
                  struct rnic_err *err);
 int soft_close_qp(struct rnic_qp *pub, struct rnic_err *err); /* one that is open; the last destroys it */
+
+/* stream.c */
+int soft_attach_stream(struct rnic_qp *pub, const struct rnic_stream_attr *attr, struct rnic_err *err);
+int soft_stream_fd(struct rnic_context *ctx);
+int soft_next_stream_event(struct rnic_context *ctx, struct rnic_stream_event *event, struct rnic_err *err);
+
 /* flow.c */
 void raw_caps(struct rnic_device_attr_ex *attr); /* what device and queue pairs can do with frames */
 int soft_query_raw(struct rnic_context *ctx, struct rnic_raw_attr *attr, struct rnic_err *err);

@@ -51,7 +51,7 @@ static bool enter_wq(struct dev *dev, struct rwq *wq) {
 int soft_create_wq(struct rnic_context *ctx, struct rnic_wq_init_attr *attr, struct rnic_wq **out,
                    struct rnic_err *err) {
     struct dev *dev = dev_of(ctx);
-    int rc = dev_check_usable(dev, err);
+    int rc = dev_check_has(dev, HAS_FRAMES, "work queues", err);
     if (!rc)
         rc = check_wq(ctx, attr, err);
     if (rc)
@@ -174,7 +174,7 @@ static bool enter_table(struct dev *dev, struct rwq_table *table) {
 int soft_create_rwq_ind_table(struct rnic_context *ctx, const struct rnic_rwq_ind_table_init_attr *attr,
                               struct rnic_rwq_ind_table **out, struct rnic_err *err) {
     struct dev *dev = dev_of(ctx);
-    int rc = dev_check_usable(dev, err);
+    int rc = dev_check_has(dev, HAS_FRAMES, "indirection tables", err);
     if (!rc)
         rc = check_table(ctx, attr, err);
     if (rc)

@@ -132,7 +132,7 @@ int soft_open_xrcd(struct rnic_context *ctx, const struct rnic_xrcd_init_attr *a
                    struct rnic_err *err) {
     struct dev *dev = dev_of(ctx);
     struct stat st;
-    int rc = dev_check_usable(dev, err);
+    int rc = dev_check_has(dev, HAS_XRC, "XRC domains", err);
     if (!rc)
         rc = check_open(attr, &st, err);
     if (rc)

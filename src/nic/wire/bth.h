@@ -2,17 +2,13 @@
  *
  * The base transport header (IBA 9.2) and the extended ones (IBA 9.3), as they lie on the wire.
  *
- * Each field is described once, below, and read and written through that line.  A function takes a pointer to the
- * START of its own header (bth + row->reth for a RETH); the caller has checked that the header is there.  A setter
- * leaves the bits beside its field alone: zero the header first (bth_clear() for the BTH).
+ * Each field is described once, below (wire/field.h).  A function takes a pointer to its own header, bth + row->reth for a RETH.
+ * bth_clear() zeroes the BTH.
  */
 #ifndef RNIC_WIRE_BTH_H
 #define RNIC_WIRE_BTH_H
 
-#include <stdint.h>
-#include <string.h>
-
-#include "base/bytes.h"
+#include "wire/field.h"
 
 #define BTH_BYTES 12
 #define RETH_BYTES 16
@@ -28,20 +24,6 @@
 #define ACK_BYTES (BTH_BYTES + AETH_BYTES) /* an ACK, without an ICRC */
 /* The longest of all packet types: BTH + XRCETH + AtomicETH. */
 #define ROCE_MAX_HEADER (BTH_BYTES + XRCETH_BYTES + ATMETH_BYTES)
-
-/* header_field(p) and header_set_field(p, v): `width` bits, `shift` bits from the right of the big-endian word of
- * `word` bits that starts `offset` bytes into the header. */
-#define FIELD(header, field, word, offset, shift, width)                                                              \
-    static inline uint##word##_t header##_##field(const uint8_t *p)                                                   \
-    {                                                                                                                 \
-        return (uint##word##_t)((uint64_t)get_be##word(p + (offset)) >> (shift) & (UINT64_MAX >> (64 - (width))));    \
-    }                                                                                                                 \
-    static inline void header##_set_##field(uint8_t *p, uint##word##_t v)                                             \
-    {                                                                                                                 \
-        const uint64_t mask = UINT64_MAX >> (64 - (width)) << (shift);                                                \
-        uint64_t rest = get_be##word(p + (offset)) & ~mask;                                                           \
-        put_be##word(p + (offset), (uint##word##_t)(rest | ((uint64_t)v << (shift) & mask)));                         \
-    }
 
 /*    header  field    word offset shift width */
 FIELD(bth, opcode, 8, 0, 0, 8)
@@ -81,8 +63,6 @@ FIELD(xrceth, srqn, 32, 0, 0, 24) /* number of the shared receive queue (IBA A14
 /* Flush (A19.4.3); the upper 26 bits are reserved. */
 FIELD(feth, level, 32, 0, 4, 2) /* enum rnic_selectivity_level */
 FIELD(feth, type, 32, 0, 0, 4)  /* enum rnic_placement_type */
-
-#undef FIELD
 
 /* Queue pair numbers with a meaning of their own (IBA 9.2.3, 10.2.4.1). */
 #define QPN_SMI 0u

@@ -29,6 +29,7 @@ cdef class Context(Handle):
     cdef const rnic_ext_pkeys *pkeys
     cdef const rnic_ext_memory *memory
     cdef const rnic_ext_query *query
+    cdef const rnic_ext_stream *stream
 
     def __init__(self):
         raise TypeError("use rnic.open_device()")
@@ -101,6 +102,7 @@ cdef class Context(Handle):
         self.pkeys = <const rnic_ext_pkeys *>rnic_extension(p, RNIC_EXT_PKEYS)
         self.memory = <const rnic_ext_memory *>rnic_extension(p, RNIC_EXT_MEMORY)
         self.query = <const rnic_ext_query *>rnic_extension(p, RNIC_EXT_QUERY)
+        self.stream = <const rnic_ext_stream *>rnic_extension(p, RNIC_EXT_STREAM)
         self.name = name
         self.closer = "close_device"
         self.live = True
@@ -340,7 +342,9 @@ cdef class Context(Handle):
         fault.seed, fault.loss, fault.duplicate = values["seed"], values["loss"], values["duplicate"]
         fault.reorder, fault.delay, fault.flip = values["reorder"], values["delay"], values["flip"]
         fault.reorder_gap, fault.delay_ns = values["reorder_gap"], values["delay_ns"]
-        fault.mark = values["mark"]
+        fault.mark, fault.reset, fault.stall = values["mark"], values["reset"], values["stall"]
+        fault.reset_after, fault.stall_after = values["reset_after"], values["stall_after"]
+        fault.chunk, fault.flip_header = values["chunk"], values["flip_header"]
         if len(lose) > RNIC_FAULT_RULES:
             raise VerbsError(EINVAL, f"at most {RNIC_FAULT_RULES} rules can lose packets", "set_fault")
         for i, (opcode, nth, count) in enumerate(lose):
@@ -390,6 +394,35 @@ cdef class Context(Handle):
         err.text[0] = 0
         check(self.cm.watch_service(self.p, service_id, &gid, &fd, &err), "cm_watch_service", &err)
         return fd
+
+    def stream_fileno(self):
+        """A file descriptor that is readable while next_stream_event() has an event; the context owns it. EOPNOTSUPP: the
+        device has no connections of this kind.
+        """
+        cdef rnic_err err
+        self.need_verb("stream_fileno", self.stream is not NULL)
+        err.text[0] = 0
+        return check(self.stream.fd(self.p), "stream_fileno", &err)
+
+    def raw_next_stream_event(self):
+        """The fields of struct rnic_stream_event; None: there is no event."""
+        cdef rnic_stream_event event
+        cdef rnic_err err
+        cdef int rc
+        self.need_verb("next_stream_event", self.stream is not NULL)
+        memset(&event, 0, sizeof(event))
+        err.text[0] = 0
+        rc = self.stream.next_event(self.p, &event, &err)
+        if rc == -EAGAIN:
+            return None
+        check(rc, "next_stream_event", &err)
+        return event
+
+    def find_qp(self, int qp_num):
+        """The open queue pair of this context with a number; None: there is none."""
+        cdef dict found = {}
+        self.gather(found)
+        return next((one for one in found.values() if isinstance(one, QP) and one.qp_num == qp_num), None)
 
     def async_fileno(self):
         """A file descriptor that is readable while asynchronous events wait, for select, epoll and asyncio."""

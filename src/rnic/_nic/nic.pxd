@@ -488,6 +488,9 @@ cdef extern from "nic.h" nogil:
         uint64_t delay_ns
         uint32_t mark
         rnic_fault_rule lose[RNIC_FAULT_RULES]
+        uint32_t reset, stall
+        uint64_t reset_after, stall_after
+        uint32_t chunk, flip_header
 
     struct rnic_open_attr:
         uint32_t rcvbuf, max_window, no_gso
@@ -659,6 +662,7 @@ cdef extern from "nic.h" nogil:
     const char *RNIC_EXT_PKEYS
     const char *RNIC_EXT_MEMORY
     const char *RNIC_EXT_QUERY
+    const char *RNIC_EXT_STREAM
 
     struct rnic_ext_cm:
         int (*listen)(rnic_context *, uint64_t, const rnic_gid *, uint32_t, rnic_listener **, rnic_err *) noexcept nogil
@@ -683,6 +687,23 @@ cdef extern from "nic.h" nogil:
 
     struct rnic_ext_pkeys:
         int (*set)(rnic_context *, int, const uint16_t *, int, rnic_err *) noexcept nogil
+
+    struct rnic_stream_attr:
+        int fd
+        const uint8_t *bytes
+        uint32_t nbytes
+        uint8_t rtr
+        bint initiator, crc, markers_in, markers_out, rfc7306
+
+    struct rnic_stream_event:
+        uint32_t qp_num
+        uint8_t end, layer, type, code
+        int error
+
+    struct rnic_ext_stream:
+        int (*attach)(rnic_qp *, const rnic_stream_attr *, rnic_err *) noexcept nogil
+        int (*fd)(rnic_context *) noexcept nogil
+        int (*next_event)(rnic_context *, rnic_stream_event *, rnic_err *) noexcept nogil
 
     struct rnic_ext_memory:
         int (*alloc_mr)(rnic_pd *, uint64_t, uint32_t, rnic_mr **, rnic_err *) noexcept nogil

@@ -166,6 +166,20 @@ cdef class QP(Poster):
         check(self.ops.query_qp(self.p, &attr, &init, &err), "query_qp", &err)
         return attr, {"cap": init.cap, "qp_type": init.qp_type, "sq_sig_all": init.sq_sig_all}
 
+    def raw_attach_stream(self, int fd, const uint8_t[::1] data, values):
+        """Go by a connected socket from now on, which is the queue pair's; a dict of struct rnic_stream_attr's flags."""
+        cdef rnic_stream_attr attr
+        cdef rnic_err err
+        self.need_verb("attach_stream", self.ctx.stream is not NULL)
+        memset(&attr, 0, sizeof(attr))
+        attr.fd, attr.nbytes = fd, <uint32_t>data.shape[0]
+        if data.shape[0]:
+            attr.bytes = &data[0]
+        attr.rtr, attr.initiator, attr.crc = values["rtr"], values["initiator"], values["crc"]
+        attr.markers_in, attr.markers_out, attr.rfc7306 = values["markers_in"], values["markers_out"], values["rfc7306"]
+        err.text[0] = 0
+        check(self.ctx.stream.attach(self.p, &attr, &err), "attach_stream", &err)
+
     def raw_attach_mcast(self, bytes raw_gid, uint16_t lid):
         """ibv_attach_mcast."""
         cdef rnic_gid gid = gid_of(raw_gid)

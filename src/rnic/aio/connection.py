@@ -18,7 +18,7 @@ from rnic.conn.arrays import Layout
 from rnic.conn.batch import BatchFace
 from rnic.conn.core import GRACE, Core
 from rnic.conn.face import COMPARE_SWAP, FETCH_ADD, Face, room
-from rnic.conn.handshake import Dial
+from rnic.conn.handshake import AnyDevice, Dial
 from rnic.conn.ops import Op
 from rnic.conn.rendezvous import as_bytes, check_room
 from rnic.endpoint import Config, Region
@@ -389,14 +389,15 @@ async def connect(
     timeout: float | None = 10.0,
     config: Config | None = None,
     data: bytes = b"",
+    device: AnyDevice = None,
 ) -> Connection:
-    """Connect to a program that listens with rnic.listen() or rnic.aio.listen(); raises what rnic.connect()
-    raises.
+    """Connect to a program that listens with rnic.listen() or rnic.aio.listen(); `data` and `device` are
+    those of rnic.connect(), and it raises what that raises.
     """
     dial = None
     try:
         async with asyncio.timeout(seconds(timeout)):
-            dial = Dial(await _address(host, port), port, config or Config(), data)
+            dial = Dial(await _address(host, port), port, config or Config(), data, device)
             try:
                 descriptor = Readable(dial.fileno)
                 while not dial.step(monotonic()):

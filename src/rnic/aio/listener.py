@@ -13,7 +13,7 @@ from rnic.aio.readable import Readable
 from rnic.aio.waiting import turn_of
 from rnic.conn.core import Core
 from rnic.conn.face import ListenerFace
-from rnic.conn.handshake import HANDSHAKE_TIMEOUT, MAX_HALF_OPEN, Admit, Desk, Limits
+from rnic.conn.handshake import HANDSHAKE_TIMEOUT, MAX_HALF_OPEN, Admit, AnyDevice, Desk, Limits
 from rnic.endpoint import Config, EndpointError
 from rnic.errors import VerbsError
 from rnic.log import Log
@@ -148,6 +148,7 @@ def listen(
     max_half_open: int = MAX_HALF_OPEN,
     handshake_timeout: float = HANDSHAKE_TIMEOUT,
     admit: Admit | None = None,
+    device: AnyDevice = None,
 ) -> Listener:
     """Listen for connections at an address, "0.0.0.0" or "::" for all; port 0 chooses a free one.
 
@@ -161,6 +162,9 @@ def listen(
     `admit(data, address)` is called for each request, with the `data` of connect() and the client's address.
     It returns the answer, which the client finds in `peer_data`: at most 164 bytes, or None. If it raises
     PermissionError, the client gets RefusedError with its text.
+
+    `device` chooses the device, by its name or as a Device. None: at "0.0.0.0" and "::" all devices, RoCE and
+    iWARP, else the first one of get_device_list() that has the address.
     """
     limits = Limits(backlog, max_connections, max_half_open, handshake_timeout)
-    return Listener(Desk(host, port, config or Config(), limits, admit))
+    return Listener(Desk(host, port, config or Config(), limits, admit, device))

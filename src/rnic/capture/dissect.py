@@ -2,8 +2,10 @@
 """A line per packet, for people: `python -m rnic.capture.dissect FILE ...`.
 
 0.019720  10.77.255.9 → 10.77.255.8  RC_ACK  QP 0x000011 PSN 7274962  ACK, 24 credits, MSN 1
+0.017050  10.77.255.8:46422 → 10.77.255.9:7471  SEND  queue 0 MSN 1 MO 0  16 B  last
 
 A datagram to queue pair 1 shows its message: `CM REP 0xfad84ccc to 0x80c3da37 QP 0x000017 PSN 1999110`.
+iWARP has a line for each frame of MPA's start-up and each FPDU, where it is complete.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
 
 from rnic.capture.gso import split_records
+from rnic.capture.iwarp import Streams, is_tcp
 from rnic.capture.pcap import PcapError, Record, read_pcap
 from rnic.wire import DETH, GSI_QPN, NotRoCEError, Packet, WireError, describe_mad
 
@@ -46,10 +49,22 @@ def dissect(records: Iterable[Record]) -> Iterator[str]:
     of its packets.
     """
     start: int | None = None
+    streams = Streams()
     for record in split_records(records):
         if start is None:
             start = record.time_ns
-        yield f"{(record.time_ns - start) / 1e9:12.6f}  {describe(record)}"
+        for line in _lines(record, streams):
+            yield f"{(record.time_ns - start) / 1e9:12.6f}  {line}"
+
+
+def _lines(record: Record, streams: Streams) -> list[str]:
+    """Of a segment of TCP, a line for each of the frames and FPDUs that are complete with it."""
+    if not is_tcp(record):
+        return [describe(record)]
+    try:
+        return streams.take(record).lines()
+    except WireError as error:
+        return [f"malformed: {error}"]
 
 
 def dissect_file(source: str | os.PathLike[str] | BinaryIO) -> Iterator[str]:

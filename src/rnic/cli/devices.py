@@ -24,7 +24,8 @@ NO_DEVICES = "there are no devices"
 @command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def devices(as_json: bool) -> None:
-    """List the RDMA devices of this machine: one for each network interface that has an address.
+    """List the RDMA devices of this machine: a RoCE one and an iWARP one for each network interface that has
+    an address.
 
     \b
     rnic devices
@@ -124,7 +125,7 @@ def _lines(device: rnic.Device, verbose: bool) -> list[str]:
         attr = ctx.query_device()
         extended = ctx.query_device_ex()
         lines = list(devinfo.device_lines(device, attr, extended, verbose=verbose))
-        if verbose and FRAMES in ctx.extensions:
+        if verbose and _has_frames(ctx, extended):
             lines += devinfo.frame_lines(extended, ctx.query_raw_packet())
         for number in range(1, attr.phys_port_cnt + 1):
             port, gids = ctx.query_port(number), list(ctx.query_gid_table())
@@ -142,6 +143,12 @@ def _record(device: rnic.Device) -> dict[str, object]:
             for number in range(1, attr.phys_port_cnt + 1)
         ]
         record = devinfo.device_record(device, attr, ports)
-        if FRAMES in ctx.extensions:
-            record["raw_packet"] = devinfo.frame_record(ctx.query_device_ex(), ctx.query_raw_packet())
+        extended = ctx.query_device_ex()
+        if _has_frames(ctx, extended):
+            record["raw_packet"] = devinfo.frame_record(extended, ctx.query_raw_packet())
         return record
+
+
+def _has_frames(ctx: rnic.Context, extended: rnic.DeviceAttrEx) -> bool:
+    """Whether the device has RAW_PACKET queue pairs, and tells where their frames go."""
+    return FRAMES in ctx.extensions and bool(extended.rss_caps.supported_qpts)

@@ -33,7 +33,6 @@ from rnic.rdmacm import ConnParam, EventType
 from rnic.rdmacm import Event as CmEvent
 from rnic.rdmacm.qp_states import is_flushed
 from rnic.records import replace
-from rnic.wire import rej_reason
 
 _POLL = 64
 _ROUNDS = 4  # how often one pump looks again, so that a busy peer does not keep a loop from other work
@@ -155,8 +154,7 @@ class Core(Ending, Sharing, Messaging):
         elif event.event in _DISCONNECTS:
             self._disconnected = self._disconnected or event
         elif event.event in _CONFUSED:
-            why = f", reason {rej_reason(event.status)}" if event.event is EventType.REJECTED else ""
-            self.protocol.lost(f"the handshake failed: {event.event.name}{why}")
+            self.protocol.lost(f"the handshake failed: {event.explain()}")
 
     def _lost_peer(self, now: float) -> bool:
         """Handle a disconnect, after all completions that came before it; whether there was one."""

@@ -32,7 +32,7 @@ class Ending(Operating):
     def _disconnect(self) -> None:
         if self.established and not self._said_disconnect:
             with contextlib.suppress(VerbsError):
-                self.cm_id.disconnect(self.protocol.farewell)
+                self.cm_id.disconnect(self.protocol.farewell if self.cm_id.farewell_bytes else b"")
             self._said_disconnect = True
 
     # ------------------------------------------------------------ release

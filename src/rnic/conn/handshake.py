@@ -27,9 +27,11 @@ from rnic.endpoint.buffers import flat
 from rnic.endpoint.hello import MAX_DATA_ANSWERING, MAX_DATA_ASKING
 from rnic.errors import VerbsError, exhausted
 from rnic.log import INFO, WARNING, Log
-from rnic.rdmacm import CmId, ConnParam, Event, EventChannel, EventType, Timing, create_id, reach
+from rnic.rdmacm import CmId, ConnParam, Event, EventChannel, EventType, Timing, create_id
 from rnic.rdmacm.sockaddr import SockAddr
 from rnic.records import Record
+from rnic.verbs.context import Context
+from rnic.verbs.device import Device
 from rnic.wire import RejReason, rej_reason
 from rnic.wording import no_host, nobody_listens, place
 
@@ -43,6 +45,9 @@ _TIMING = Timing(response_timeout=17)
 MAX_HALF_OPEN = 128
 HANDSHAKE_TIMEOUT = 10.0  # seconds
 
+
+AnyDevice = str | Device | Context | None
+"""A device by its name, as a Device or as the Context of one; None: the first that serves the address."""
 
 Admit = Callable[[bytes, Any], bytes | None]
 """Gets the data of the peer's connect() and its address; returns the answer, or raises PermissionError.
@@ -63,7 +68,9 @@ class Limits(Record):
 class Dial:
     """A connection that is being made; when step() returns True, `core` is the connection."""
 
-    def __init__(self, host: str, port: int, config: Config, data: bytes = b"") -> None:
+    def __init__(
+        self, host: str, port: int, config: Config, data: bytes = b"", device: AnyDevice = None
+    ) -> None:
         self._data = bytes(flat(data, "connect(data=...)"))
         if len(self._data) > MAX_DATA_ASKING:
             raise ValueError(f"connect(): data has {len(data)} bytes, there is room for {MAX_DATA_ASKING}")
@@ -73,7 +80,11 @@ class Dial:
         self.core: Core | None = None
         self.done = False
         self.channel = EventChannel()
-        self.cm_id = create_id(self.channel, timing=_TIMING)
+        try:
+            self.cm_id = create_id(self.channel, timing=_TIMING, device=device)
+        except BaseException:
+            self.channel.close()
+            raise
         try:
             self.cm_id.resolve_addr(None, (host, port))
         except BaseException:
@@ -86,7 +97,7 @@ class Dial:
 
     def silence(self) -> str:
         """Return in words why the peer does not answer, as far as can be known; takes up to 50 ms."""
-        return reach.words(self.cm_id.silence())
+        return self.cm_id.silence_words(self.cm_id.silence())
 
     def step(self, now: float) -> bool:
         """Handle the events that have come; return True when connected.
@@ -113,9 +124,9 @@ class Dial:
             case EventType.ESTABLISHED:
                 self._greet(data, now)
             case EventType.REJECTED:
-                raise self._rejected(event.status, data)
+                raise self._rejected(event, data)
             case EventType.UNREACHABLE:
-                raise LostError(f"{self.name} does not answer: {reach.words(-event.status)}")
+                raise LostError(f"{self.name} does not answer: {self.cm_id.silence_words(-event.status)}")
             case kind if kind in _FAILED:
                 code = -event.status
                 silent = code == ETIMEDOUT  # that is said of a neighbour: nothing was sent to the peer yet
@@ -130,16 +141,16 @@ class Dial:
         self.core.greet(data, now)
         self.done = True
 
-    def _rejected(self, reason: int, data: bytes) -> EndpointError:
-        if reason == RejReason.CONSUMER_DEFINED:
+    def _rejected(self, event: Event, data: bytes) -> EndpointError:
+        refusal, reason = event.refusal(), max(event.status, 0)
+        if refusal.by_program or any(data):
             return parse_refusal(data)
-        if reason == RejReason.NO_RESOURCES:
-            text = (
-                f"{self.name} has no room for one more connection now: a limit of the listener or its process"
-            )
-            return RefusedError(text, reason)
-        if reason == RejReason.INVALID_SERVICE_ID:
-            return RefusedError(nobody_listens(self.host, self.port), reason)
+        if refusal.nobody_listens:
+            return RefusedError(nobody_listens(self.host, self.port), RejReason.INVALID_SERVICE_ID)
+        if refusal.no_room:
+            text = "has no room for one more connection now: a limit of the listener or its process"
+            text = text if reason else f"has refused: {refusal.text}"
+            return RefusedError(f"{self.name} {text}", RejReason.NO_RESOURCES)
         return RefusedError(f"{self.name} rejected the request: reason {rej_reason(reason)}", reason)
 
     def abandon(self) -> None:
@@ -159,7 +170,13 @@ class Desk:
     """
 
     def __init__(
-        self, host: str, port: int, config: Config, limits: Limits, admit: Admit | None = None
+        self,
+        host: str,
+        port: int,
+        config: Config,
+        limits: Limits,
+        admit: Admit | None = None,
+        device: AnyDevice = None,
     ) -> None:
         self.config = config
         self._admit = admit
@@ -179,7 +196,7 @@ class Desk:
         with contextlib.ExitStack() as undo:
             self._epoll = undo.enter_context(_epoll())
             self.channel = undo.enter_context(EventChannel())
-            self.cm_id = undo.enter_context(create_id(self.channel))
+            self.cm_id = undo.enter_context(create_id(self.channel, device=device))
             self._epoll.register(self.channel.fileno(), select.EPOLLIN)
             self.cm_id.bind_addr((host, port))
             self.cm_id.listen(

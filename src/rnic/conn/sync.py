@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 from rnic.conn.agents import Agents
 from rnic.conn.core import GRACE, Core
 from rnic.conn.face import ListenerFace, room
-from rnic.conn.handshake import HANDSHAKE_TIMEOUT, MAX_HALF_OPEN, Admit, Desk, Dial, Limits
+from rnic.conn.handshake import HANDSHAKE_TIMEOUT, MAX_HALF_OPEN, Admit, AnyDevice, Desk, Dial, Limits
 from rnic.conn.remote import Remote
 from rnic.conn.rendezvous import as_bytes, check_room
 from rnic.conn.waits import earliest, sleep
@@ -290,19 +290,23 @@ def connect(
     timeout: float | None = 10.0,
     config: Config | None = None,
     data: bytes = b"",
+    device: AnyDevice = None,
 ) -> Connection:
     """Connect to a program that listens with rnic.listen() or rnic.aio.listen().
 
         with rnic.connect("192.0.2.1", 7471) as conn:
             conn.send(b"hello")
 
-    `data` goes to the listener's admit(), at most 24 bytes: a token, or the name of a service. Raises
-    RefusedError if no program listens there, or it refuses; NoHelloError or VersionError if it is another
-    kind of program, or another version; TimeoutError after `timeout` seconds; VerbsError if there is no route
-    to the host.
+    `data` goes to the listener's admit(), at most 24 bytes: a token, or the name of a service. `device`
+    chooses the device, by its name or as a Device: "iwarp_eth0", for example. None: the first one of
+    get_device_list() that has the address from which the host is reached.
+
+    Raises RefusedError if no program listens there, or it refuses; NoHelloError or VersionError if it is
+    another kind of program, or another version; TimeoutError after `timeout` seconds; VerbsError if there is
+    no route to the host.
     """
     until = after(timeout)
-    dial = Dial(host, port, config or Config(), data)
+    dial = Dial(host, port, config or Config(), data, device)
     try:
         while not dial.step(monotonic()):
             if until is not None and monotonic() >= until:
@@ -327,6 +331,7 @@ def listen(
     max_half_open: int = MAX_HALF_OPEN,
     handshake_timeout: float = HANDSHAKE_TIMEOUT,
     admit: Admit | None = None,
+    device: AnyDevice = None,
 ) -> Listener:
     """Listen for connections at an address, "0.0.0.0" or "::" for all; port 0 chooses a free one.
 
@@ -339,6 +344,9 @@ def listen(
     `admit(data, address)` is called for each request, with the `data` of connect() and the client's address.
     It returns the answer, which the client finds in `peer_data`: at most 164 bytes, or None. If it raises
     PermissionError, the client gets RefusedError with its text.
+
+    `device` chooses the device, by its name or as a Device. None: at "0.0.0.0" and "::" all devices, RoCE and
+    iWARP, else the first one of get_device_list() that has the address.
     """
     limits = Limits(backlog, max_connections, max_half_open, handshake_timeout)
-    return Listener(Desk(host, port, config or Config(), limits, admit))
+    return Listener(Desk(host, port, config or Config(), limits, admit, device))

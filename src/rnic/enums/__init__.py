@@ -43,6 +43,8 @@ from rnic.enums.qp import (
     QPState,
     QPType,
     SendOpsFlags,
+    StreamEnd,
+    StreamRTR,
 )
 from rnic.enums.queue import (
     CompCntrType,
@@ -122,6 +124,8 @@ __all__ = [
     "QPInitAttrMask",
     "QPCreateFlags",
     "SendOpsFlags",
+    "StreamRTR",
+    "StreamEnd",
     "FlowAttrType",
     "FlowFlags",
     "FlowSpecType",

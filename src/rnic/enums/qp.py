@@ -12,6 +12,8 @@ __all__ = [
     "QPInitAttrMask",
     "QPCreateFlags",
     "SendOpsFlags",
+    "StreamRTR",
+    "StreamEnd",
 ]
 
 
@@ -200,3 +202,31 @@ class SendOpsFlags(IntFlag):
     """wr_flush()."""
     ATOMIC_WRITE = 1 << 12
     """wr_atomic_write()."""
+
+
+class StreamRTR(IntEnum):
+    """iWARP: the message of length 0 by which the initiator makes a new connection ready (RFC 6581, 9.2)."""
+
+    NONE = 0
+    """There is none: the initiator's first message does it."""
+    SEND = 1
+    """A SEND, which takes no receive."""
+    WRITE = 2
+    """A WRITE."""
+    READ = 3
+    """A READ."""
+
+
+class StreamEnd(IntEnum):
+    """iWARP: how the connection of a queue pair has ended."""
+
+    FIN = 0
+    """The peer has closed it in order, between two messages."""
+    LOST = 1
+    """It was reset, it timed out, or the peer has closed it within a message."""
+    TERMINATED = 2
+    """The peer has sent a Terminate message (RFC 5040, 4.8)."""
+    REFUSED = 3
+    """The peer has sent something that was refused, with a Terminate message if that could be sent."""
+    CLOSED = 4
+    """Both ends have closed it in order, this end first."""

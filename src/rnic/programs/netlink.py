@@ -13,7 +13,7 @@ from contextlib import suppress
 from enum import IntEnum
 from pathlib import Path
 
-from rnic.enums import PortState
+from rnic.enums import PortState, Transport
 from rnic.errors import VerbsError
 from rnic.verbs.context import Context
 from rnic.verbs.device import Device
@@ -22,6 +22,7 @@ NLDEV = 5  # the client of these messages (rdma/rdma_netlink.h)
 MULTI = 2  # NLM_F_MULTI
 PORT = 1
 LINK_UP, DISABLED = 5, 3  # physical states of a port (IBA 14.2.5.6)
+_PROTOCOLS = {Transport.IB: "roce", Transport.IWARP: "iw"}
 
 
 class Cmd(IntEnum):
@@ -107,7 +108,7 @@ def _of_device(index: int, context: Context) -> Iterator[bytes]:
     yield _number(Attr.NODE_GUID, device.guid, "Q")
     yield _number(Attr.SYS_IMAGE_GUID, attr.sys_image_guid, "Q")
     yield _number(Attr.DEV_NODE_TYPE, int(device.node_type), "B")
-    yield _text(Attr.DEV_PROTOCOL, "roce")
+    yield _text(Attr.DEV_PROTOCOL, _PROTOCOLS.get(device.transport, "unknown"))
 
 
 def _of_port(index: int, context: Context) -> Iterator[bytes]:

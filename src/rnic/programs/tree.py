@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from rnic.enums import PortState
+from rnic.enums import GIDType, PortState
 from rnic.errors import VerbsError
 from rnic.verbs.context import Context
 from rnic.verbs.device import Device, format_guid
@@ -29,6 +29,7 @@ _ONES = f"{(1 << _CPUS) - 1:x}"
 _EMPTY = ":".join(["0000"] * 8)
 _STATES = {PortState.DOWN: "1: DOWN", PortState.INIT: "2: INIT", PortState.ARMED: "3: ARMED"}
 _ACTIVE, _UP, _POLLING = "4: ACTIVE", "5: LinkUp", "3: Disabled"
+_GID_TYPES = {GIDType.IB: "IB/RoCE v1", GIDType.ROCE_V1: "IB/RoCE v1", GIDType.ROCE_V2: "RoCE v2"}
 _LANES = {1: 1, 2: 4, 4: 8, 8: 12, 16: 2}  # IBA 14.2.5.6
 _GBITS = {1: 2.5, 2: 5, 4: 10, 8: 10, 16: 14, 32: 25, 64: 50, 128: 100}
 
@@ -120,7 +121,7 @@ def _real(netdev: str, name: str, otherwise: str) -> str:
 
 def _of_device(device: Device, context: Context) -> Iterator[tuple[str, str]]:
     attr = context.query_device()
-    yield "node_type", f"{int(device.node_type)}: CA"
+    yield "node_type", f"{int(device.node_type)}: {device.node_type.name}"
     yield "sys_image_guid", format_guid(attr.sys_image_guid)
     yield "fw_ver", attr.fw_ver
     yield "hca_type", "rnic"
@@ -145,7 +146,7 @@ def _of_port(context: Context) -> Iterator[tuple[str, str]]:
     for entry in context.query_gid_table():
         digits = entry.gid.raw.hex()
         gids[entry.gid_index] = ":".join(digits[i : i + 4] for i in range(0, 32, 4))
-        yield f"gid_attrs/types/{entry.gid_index}", "RoCE v2"
+        yield f"gid_attrs/types/{entry.gid_index}", _GID_TYPES[entry.gid_type]
         yield f"gid_attrs/ndevs/{entry.gid_index}", context.device.netdev
     for index, text in gids.items():
         yield f"gids/{index}", text

@@ -100,7 +100,7 @@ def _look_for(options: dict[str, Any]) -> None:
     """Each device that is named has to be there."""
     everything = _all_devices()
     for name in options.get("name") or ():
-        netdev = name.partition("=")[2].strip()
+        netdev = name.partition("=")[2].partition(":")[0].strip()
         if netdev not in [device.netdev for device in everything]:
             raise WishError(f"--name: no network interface {netdev} has an IP address")
     for name in (options.get("device") or "").split(","):

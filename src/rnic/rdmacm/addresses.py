@@ -10,6 +10,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from rnic.errors import VerbsError
+from rnic.log import Log
 from rnic.rdmacm import routes
 from rnic.rdmacm.names import EventType, IdState, Option, Path
 from rnic.rdmacm.registry import registry
@@ -20,49 +21,67 @@ if TYPE_CHECKING:
     from rnic.rdmacm.agent import Agent
     from rnic.rdmacm.cm_id import CmId
 
+_log = Log("rnic.rdmacm")
+
 _POLL_NS = 2 * 10**6  # how often the neighbour table is looked into, at first
 _POLL_MAX_NS = 64 * 10**6
 _PROVOKE_NS = 10**9
 
 
 def bind(one: CmId, local: Inet, verb: str) -> None:
-    """Bind an id to an address and port of this host, or of every device."""
+    """Bind an id to an address and port of this host, or of every device that serves it."""
     if local.ip.is_unspecified:
-        agents = registry.every_agent(verb)
+        agents = registry.every_agent(one, verb)
     else:
-        agents = [registry.agent_of_address(local.ip, local.scope, verb)]
+        agents = [registry.agent_of_address(one, local.ip, local.scope, verb)]
     for agent in agents:
         agent.check(verb)
-    _claim(one, local, agents, verb)
-    for agent in agents:
+    bound = _claim(one, local, agents, verb)
+    for agent in bound:
         one.use(agent)
-    one.agent = None if local.ip.is_unspecified else agents[0]
+    _tidy(one, agents)
+    one.agent = None if local.ip.is_unspecified else bound[0]
     one.state = IdState.ADDR_BOUND
 
 
-def _claim(one: CmId, local: Inet, agents: Sequence[Agent], verb: str) -> None:
+def _claim(one: CmId, local: Inet, agents: Sequence[Agent], verb: str) -> list[Agent]:
+    """Claim the port, or a free one; returns the agents that have it."""
     ports = [local.port] if local.port else routes.ephemeral()
     for port in ports:
         try:
-            one.claims = _claim_port(one, local, port, agents)
+            one.claims, bound = _claim_port(one, local, port, agents)
         except VerbsError as error:
             _tidy(one, agents)
             if error.errno != EADDRINUSE or port == ports[-1]:
                 raise VerbsError(error.errno or EINVAL, error.strerror or "", verb) from None
         else:
             one.local = Inet(local.ip, port, local.scope)
-            return
+            return bound
+    raise AssertionError("there is no port to try")
 
 
-def _claim_port(one: CmId, local: Inet, port: int, agents: Sequence[Agent]) -> list[Claim]:
+def _claim_port(
+    one: CmId, local: Inet, port: int, agents: Sequence[Agent]
+) -> tuple[list[Claim], list[Agent]]:
+    """Claim a port on each device. For an id that chose the port, and no device, those of the transport that
+    comes first have to have it: another one's may be in use by programs that know nothing of RDMA.
+    """
     claims: list[Claim] = []
+    bound: list[Agent] = []
     with contextlib.ExitStack() as undo:
         for agent in agents:
-            claim = agent.service.claim(one, local, port)
+            try:
+                claim = agent.service.claim(one, local, port)
+            except VerbsError as error:
+                if not local.port or agent.transport is agents[0].transport:
+                    raise
+                _log.info("%r is not bound on %s: %s", one, agent.context.name, error)
+                continue
             undo.callback(claim.close)
             claims.append(claim)
+            bound.append(agent)
         undo.pop_all()
-    return claims
+    return claims, bound
 
 
 def set_afonly(one: CmId, value: int, agents: Sequence[Agent]) -> None:
@@ -85,7 +104,7 @@ def _claim_again(one: CmId, agents: Sequence[Agent]) -> None:
     for claim in one.claims:
         claim.close()
     one.claims = []
-    one.claims = _claim_port(one, one.local, one.local.port, agents)
+    one.claims, _ = _claim_port(one, one.local, one.local.port, agents)
 
 
 def _tidy(one: CmId, agents: Sequence[Agent]) -> None:
@@ -125,7 +144,7 @@ def _find_way(one: CmId, remote: Inet, timeout_ms: int) -> None:
         raise VerbsError(EADDRNOTAVAIL, "the route has no source address", "resolve_addr")
     scope = way.ifindex if way.source.is_link_local else 0
     if bound is None:
-        agent = registry.agent_of_address(way.source, scope, "resolve_addr")
+        agent = registry.agent_of_address(one, way.source, scope, "resolve_addr")
         one.use(agent)
         one.local = Inet(way.source, one.local.port or _own_port(one, agent, way.source), scope)
     agent = one.need_agent("resolve_addr")

@@ -19,6 +19,7 @@ from errno import EIO, ENODEV
 from time import monotonic_ns, sleep
 from typing import TYPE_CHECKING
 
+from rnic.enums import Transport
 from rnic.errors import VerbsError
 from rnic.log import DEBUG, ERROR, Log
 from rnic.rdmacm import routes
@@ -105,6 +106,11 @@ class Agent:
 
     def __repr__(self) -> str:
         return f"<Agent {self.context.name}, {len(self.ids)} ids, {self.service!r}>"
+
+    @property
+    def transport(self) -> Transport:
+        """The transport of the device."""
+        return self.context.device.transport
 
     # ------------------------------------------------------------------ for ids, under the lock
 

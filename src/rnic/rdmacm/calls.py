@@ -130,7 +130,6 @@ def hang_up(one: IdBase, private_data: bytes = b"") -> bool:
     conn = one.need_connection("disconnect")
     check_private(private_data, conn.limits.disconnect, "disconnect")
     agent = one.need_agent("disconnect")
-    to_error(one.qp)
     one.disconnecting = True
     conn.disconnect(private_data)
     agent.flush()

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rnic._nic import nic
 from rnic.errors import VerbsError
-from rnic.rdmacm import reach
 from rnic.rdmacm.names import ConnParam, EventType, UDParam
 from rnic.rdmacm.service import Refusal
 from rnic.times import after, milliseconds
@@ -124,7 +123,7 @@ class Event:
     def explain(self) -> str:
         """The event in words: why the peer refused, or what failed."""
         if self.status > 0 or self.event is EventType.REJECTED:
-            refusal = self._refusal()
+            refusal = self.refusal()
             peer = self.id.get_peer_addr()
             if refusal.nobody_listens and peer is not None:
                 why = f"{self.event.name}, reason {self.status}: {refusal.text}"
@@ -147,12 +146,12 @@ class Event:
             case EventType.ADDR_ERROR | EventType.ROUTE_ERROR:
                 return f"{place(peer[0], peer[1])}: no way there: check address and routes ({self._named()})"
             case EventType.UNREACHABLE if self.status != -ECONNRESET:
-                why = reach.words(-self.status)
+                why = self.id.silence_words(-self.status)
                 return f"{place(peer[0], peer[1])} does not answer: {why} ({self._named()})"
         return None
 
-    def _refusal(self) -> Refusal:
-        """The status in the words of the id's connection service."""
+    def refusal(self) -> Refusal:
+        """What the status of a refusal means, as the id's connection service has it."""
         agent = self.id.agent
         return agent.service.refusal(self.event, self.status) if agent else Refusal(str(self.status))
 

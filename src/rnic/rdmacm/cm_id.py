@@ -27,6 +27,7 @@ from rnic.rdmacm.registry import registry
 from rnic.rdmacm.shared import SharedReceives
 from rnic.rdmacm.sockaddr import SockAddr, parse
 from rnic.verbs.context import Context
+from rnic.verbs.device import Device, find_device
 from rnic.verbs.ece import ECE
 from rnic.wire import PortSpace
 
@@ -210,8 +211,8 @@ class CmId(Connecting, QueuePair, SharedReceives, Messages):
 
     def spawn(self) -> CmId:
         """Make the id of a request to this listener; it has no device yet."""
-        child = CmId(self.channel, self.ps, self.qp_type, self.context, self.timing)
-        child.options = dict(self.options)
+        child = CmId(self.channel, self.ps, self.qp_type, self.context, self.timing, self.device)
+        child.options, child.holds_queue_pairs = dict(self.options), self.holds_queue_pairs
         child._qkey = self._qkey
         return child
 
@@ -257,11 +258,22 @@ class CmId(Connecting, QueuePair, SharedReceives, Messages):
         self.channel.take_of(self)
         self.channel.ids.discard(self)
 
+    @property
+    def farewell_bytes(self) -> int:
+        """How much private data disconnect() can carry: of iWARP none."""
+        return self.conversation.limits.disconnect if self.conversation is not None else 0
+
     def silence(self) -> int:
         """Why the peer does not answer, if the network says so: an errno, or 0; takes up to 50 ms."""
         with registry.lock:  # the agent takes the question back when the peer answers
             said = self.question.answer() if self.question else 0
+            if self.agent is not None and not self.agent.service.asks_network:
+                return said
         return said or (reach.why(self.remote.ip, None, self.remote.scope) if self.remote else 0)
+
+    def silence_words(self, code: int) -> str:
+        """What it means that the peer does not answer; `code` is what silence() returns."""
+        return self.agent.service.silence(code) if self.agent is not None else reach.words(code)
 
     def later(self, call: Callable[[], object]) -> None:
         """Let another thread call a function: for finalisers, which may take no lock. Not in a forked
@@ -334,17 +346,24 @@ def create_id(
     qp_type: QPType | None = None,
     context: object = None,
     timing: Timing | None = None,
+    device: str | Device | Context | None = None,
 ) -> CmId:
     """Create an id (rdma_create_id(3)); without a channel its calls wait for their events.
 
     TCP is for connections, UDP for datagrams. IB is for either, as `qp_type` says (default: RC); XRC_SEND
     calls and XRC_RECV listens. IPOIB is for datagrams of IP over InfiniBand. `timing` is how long to wait for
     the peer's answers.
+
+    The id uses `device`, by its name, as a Device or as the Context of one: "iwarp_eth0", for example. None:
+    the first device of get_device_list() that serves the id's address; an id that listens at any address
+    listens on all. The id opens the device itself, so `verbs` is another Context. Raises VerbsError: ENODEV
+    if there is no such device.
     """
     ps = PortSpace(ps)
     kind = _QP_TYPES.get(ps) or qp_type or QPType.RC
     if qp_type not in (None, kind) or kind not in _KINDS:
         raise VerbsError(EINVAL, f"port space {ps.name} does not go with {qp_type!r}", "create_id")
-    one = CmId(channel, ps, kind, context, timing or Timing())
+    chosen = device.device if isinstance(device, Context) else None if device is None else find_device(device)
+    one = CmId(channel, ps, kind, context, timing or Timing(), chosen)
     one.seen = True
     return one

@@ -21,6 +21,8 @@ from rnic.wording import unknown_name
 
 if TYPE_CHECKING:
     from rnic.rdmacm.cm_id import CmId
+    from rnic.verbs.context import Context
+    from rnic.verbs.device import Device
 
 
 class AddrInfo(Record):
@@ -85,16 +87,21 @@ def resolve_addrinfo(
 
 
 def create_ep(
-    info: AddrInfo, pd: PD | None = None, cap: QPCap | None = None, *, timeout_ms: int = 2000
+    info: AddrInfo,
+    pd: PD | None = None,
+    cap: QPCap | None = None,
+    *,
+    timeout_ms: int = 2000,
+    device: str | Device | Context | None = None,
 ) -> CmId:
     """Create an id without a channel, ready to connect, or bound and ready to listen (rdma_create_ep(3)).
 
     With `cap` (or a protection domain) it has a queue pair. An id that listens gives such a queue pair to
-    each request that get_request() returns.
+    each request that get_request() returns. `device` is that of create_id().
     """
     from rnic.rdmacm.cm_id import create_id
 
-    one = create_id(None, info.ps, qp_type=info.qp_type)
+    one = create_id(None, info.ps, qp_type=info.qp_type, device=device)
     try:
         if info.passive:
             if info.src_addr is None:

@@ -20,6 +20,7 @@ from rnic.rdmacm.names import UDP_QKEY, ConnParam, EventType, IdState, Option, P
 from rnic.rdmacm.service import ENDED, Claim, Connection, Conversation, Phase
 from rnic.rdmacm.sockaddr import IP, Inet
 from rnic.verbs.ah import GID
+from rnic.verbs.device import Device
 from rnic.verbs.ece import ECE
 from rnic.verbs.pd import PD
 from rnic.verbs.qp import QP, QPCap
@@ -42,6 +43,9 @@ _NEXT = {  # what a caller does in a state that is on the way to a connection, a
 class IdBase:
     """The attributes and states of a CmId, which derives from it."""
 
+    holds_queue_pairs = True
+    """The queue pairs of its connections are in this process."""
+
     def __init__(
         self,
         channel: EventChannel | None,
@@ -49,6 +53,7 @@ class IdBase:
         qp_type: QPType,
         context: object,
         timing: Timing,
+        device: Device | None = None,
     ) -> None:
         self.sync = self._owns_channel = channel is None
         self.channel = channel or EventChannel()
@@ -57,6 +62,8 @@ class IdBase:
         self.context = context
         """The caller's own."""
         self.timing = timing
+        self.device = device
+        """The device that it is to use; None: any that has its address."""
         self.event: Event | None = None
         """Without a channel, the event that the last call waited for."""
         self.state = IdState.IDLE

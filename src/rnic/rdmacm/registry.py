@@ -8,13 +8,19 @@ import contextlib
 import os
 import threading
 from errno import EADDRNOTAVAIL, ENODEV
+from typing import TYPE_CHECKING
 
+from rnic.enums import Transport
 from rnic.errors import VerbsError
 from rnic.rdmacm import reach, routes
 from rnic.rdmacm.agent import Agent
 from rnic.rdmacm.channel import channels
+from rnic.rdmacm.transports import serves
 from rnic.verbs.context import Context
 from rnic.verbs.device import Device, get_device_list, open_device
+
+if TYPE_CHECKING:
+    from rnic.rdmacm.cm_id import CmId
 
 
 class Registry:
@@ -22,33 +28,39 @@ class Registry:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self._agents: dict[int, Agent] = {}  # by interface index
+        self._agents: dict[str, Agent] = {}  # by the name of the device
 
     def agents(self) -> list[Agent]:
         """The agents that run now."""
         return list(self._agents.values())
 
-    def agent_of_address(self, ip: routes.IP, scope: int, verb: str) -> Agent:
-        """The agent of the device with this address. Raises VerbsError: EADDRNOTAVAIL if no device of this
-        host has it.
+    def agent_of_address(self, one: CmId, ip: routes.IP, scope: int, verb: str) -> Agent:
+        """The agent of the device with this address: the id's, or the first of the list that serves it.
+
+        Raises VerbsError: EADDRNOTAVAIL if the device, or any of this host, does not have the address;
+        ENODEV if none can be opened for it.
         """
         indices = routes.interfaces_of(ip)
         if not indices:
             raise VerbsError(EADDRNOTAVAIL, f"{ip} is not an address of this host", verb)
         if scope in indices:
             indices = [scope]
-        if len(indices) == 1 and (known := self._agents.get(indices[0])):
-            return known
-        for device in self._devices():
-            if device.index in indices:
-                return self._agent(device)
-        raise VerbsError(ENODEV, f"the network interface of {ip} has no device", verb)
+        if one.device is not None and one.device.index not in indices:
+            text = f"{ip} is not an address of {one.device.name}, but of another network interface"
+            raise VerbsError(EADDRNOTAVAIL, text, verb)
+        found = [device for device in self._devices(one) if device.index in indices]
+        if not found:
+            raise VerbsError(ENODEV, f"the network interface of {ip} has no device", verb)
+        return self._agent(next((device for device in found if serves(device, one)), found[0]))
 
-    def every_agent(self, verb: str) -> list[Agent]:
-        """The agents of all devices that can be opened, for ids that are bound to no address."""
+    def every_agent(self, one: CmId, verb: str) -> list[Agent]:
+        """The agents of all devices that can be opened and serve the id, if it is bound to no address; of its
+        own device alone, if it has one.
+        """
         found: list[Agent] = []
         last: VerbsError | None = None
-        for device in self._devices():
+        devices = self._devices(one)
+        for device in [each for each in devices if serves(each, one)] or devices:
             try:
                 found.append(self._agent(device))
             except VerbsError as error:
@@ -59,24 +71,28 @@ class Registry:
             )
         return found
 
-    def _devices(self) -> list[Device]:
-        """The devices, of each network interface the first: there is one for each provider."""
-        first: dict[int, Device] = {}
+    def _devices(self, one: CmId) -> list[Device]:
+        """The id's device, or else of each network interface and transport the first: there is one for each
+        provider.
+        """
+        if one.device is not None:
+            return [one.device]
+        first: dict[tuple[int, Transport], Device] = {}
         for device in get_device_list():
-            first.setdefault(device.index, device)
+            first.setdefault((device.index, device.transport), device)
         return list(first.values())
 
     def _agent(self, device: Device) -> Agent:
-        agent = self._agents.get(device.index)
+        agent = self._agents.get(device.name)
         if agent is None:
             agent = Agent(self.lock, open_device(device), device.index)
             agent.on_end = self._ended
-            self._agents[device.index] = agent
+            self._agents[device.name] = agent
         return agent
 
     def _ended(self, agent: Agent) -> None:
-        if self._agents.get(agent.ifindex) is agent:
-            del self._agents[agent.ifindex]
+        if self._agents.get(agent.context.name) is agent:
+            del self._agents[agent.context.name]
 
     def get_devices(self) -> list[Context]:
         """The contexts that ids use now (rdma_get_devices(3))."""

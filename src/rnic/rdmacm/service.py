@@ -23,6 +23,7 @@ from errno import EOPNOTSUPP
 from typing import TYPE_CHECKING, Protocol
 
 from rnic.errors import VerbsError
+from rnic.rdmacm import reach
 from rnic.rdmacm.names import ConnParam, EventType, Path, UDParam
 from rnic.records import Record
 
@@ -82,6 +83,10 @@ class Refusal(Record):
     text: str
     nobody_listens: bool = False
     """The port has no listener there."""
+    by_program: bool = False
+    """The peer's program has refused; its private data may say why."""
+    no_room: bool = False
+    """The listener, or its process, has come to a limit."""
 
 
 class Limits(Record):
@@ -182,9 +187,10 @@ class Connection(Conversation, Protocol):
         """Data came before the peer's confirmation (rdma_notify(3)): it reports established()."""
 
     def disconnect(self, private_data: bytes) -> None:
-        """Disconnect (UP), or confirm the peer's disconnect (LEFT); in other phases it does nothing.
+        """Disconnect (UP), or confirm the peer's disconnect (LEFT); in other phases nothing is said.
 
-        It reports disconnected(), and timewait_over() when the queue pair may be used again.
+        The queue pair ends its work, now or in order, as the transport has it. It reports disconnected(), and
+        timewait_over() if the queue pair may be used again only then.
         """
 
     def expire_at(self, until: int) -> None:
@@ -206,6 +212,8 @@ class ConnectionService:
 
     name: str
     """For messages: "iWARP"."""
+    asks_network = True
+    """Why a peer is silent can be asked of the network by a datagram (reach.py)."""
 
     # ------------------------------------------------------------------ for ids: ports
 
@@ -264,6 +272,10 @@ class ConnectionService:
     def refusal(self, kind: EventType, status: int) -> Refusal:  # noqa: ARG002 - likewise
         """What the status of a refusal means."""
         return Refusal(str(status))
+
+    def silence(self, code: int) -> str:
+        """What it means that a peer does not answer: the errno of UNREACHABLE, or 0, in words."""
+        return reach.words(code)
 
     def statistics(self) -> Statistics:
         """Messages sent, received and dropped. Default: EOPNOTSUPP."""

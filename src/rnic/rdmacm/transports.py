@@ -10,20 +10,37 @@ from typing import TYPE_CHECKING
 from rnic.enums import Transport
 from rnic.errors import VerbsError
 from rnic.rdmacm.ibcm.manager import IbService
+from rnic.rdmacm.iwcm.manager import IwService
+from rnic.rdmacm.iwcm.manager import serves as iwcm_serves
 from rnic.rdmacm.service import ConnectionService
 
 if TYPE_CHECKING:
     from rnic.rdmacm.agent import Agent
+    from rnic.rdmacm.cm_id import CmId
+    from rnic.verbs.device import Device
 
 SERVICES: dict[Transport, Callable[[Agent], ConnectionService]] = {
     Transport.IB: IbService,
+    Transport.IWARP: IwService,
 }
 """By the transport of a device; InfiniBand's is RoCE's, too."""
 
 
+_SERVED: dict[Transport, Callable[[CmId], bool]] = {
+    Transport.IWARP: iwcm_serves,
+}
+"""Where a service is not for every id: whether it is for this one."""
+
+
+def serves(device: Device, one: CmId) -> bool:
+    """Whether an id of this port space and type can use a device."""
+    check = _SERVED.get(device.transport)
+    return check is None or check(one)
+
+
 def service_of(agent: Agent) -> ConnectionService:
     """Make the service for an agent's device. Raises VerbsError: EOPNOTSUPP if its transport has none."""
-    transport = agent.context.device.transport
+    transport = agent.transport
     make = SERVICES.get(transport)
     if make is None:
         text = f"{agent.context.name} has transport {transport.name}, which no connection service supports"

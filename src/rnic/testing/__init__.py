@@ -13,7 +13,7 @@ prepare() and complete() are its two halves, for programs that send the Address 
 """
 
 from rnic.testing.connection import connect_through
-from rnic.testing.pair import ALL_ACCESS, End, Pair
+from rnic.testing.pair import ALL_ACCESS, End, Pair, loopback
 from rnic.verbs.connect import Address, Options, complete, prepare
 from rnic.verbs.connect import connect_both as connect
 
@@ -26,5 +26,6 @@ __all__ = [
     "complete",
     "connect",
     "connect_through",
+    "loopback",
     "prepare",
 ]

@@ -5,26 +5,40 @@ from __future__ import annotations
 
 import math
 from contextlib import ExitStack
+from errno import ENODEV
 from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
 from rnic._nic.nic import MR, WC
 from rnic.enums import AccessFlags
+from rnic.errors import VerbsError
 from rnic.times import after
 from rnic.verbs.connect import Options, connect_both
 from rnic.verbs.context import Context
-from rnic.verbs.device import Device, open_device
+from rnic.verbs.device import Device, get_device_list, open_device
 from rnic.verbs.qp import QPCap, QPInitAttr
 
-__all__ = ["ALL_ACCESS", "End", "Pair"]
+__all__ = ["ALL_ACCESS", "End", "Pair", "loopback"]
 
 ALL_ACCESS = (
     AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_READ | AccessFlags.REMOTE_ATOMIC
 )
 """All that a peer can be allowed, but for windows and FLUSH."""
 
-_LOOPBACK = "roce_lo"
+_LOOPBACK = "lo"
+
+
+def loopback() -> Device:
+    """The first device of the list that is on the loopback interface: the RoCE one, or with
+    $RNIC_TRANSPORT=iwarp the iWARP one.
+
+    Raises VerbsError: ENODEV if there is none.
+    """
+    for device in get_device_list():
+        if device.netdev == _LOOPBACK:
+            return device
+    raise VerbsError(ENODEV, f"{_LOOPBACK} has no device: it needs an address", "open_device")
 
 
 class _Closes:
@@ -50,8 +64,8 @@ class End(_Closes):
     """A queue pair in RESET, with its own context, protection domain, completion channel and completion
     queue.
 
-    `device` is whatever open_device() takes, by default the loopback device. `ctx` uses an open context
-    instead, which stays open. close(), or the end of a `with` block, closes everything, including memory().
+    `device` is whatever open_device() takes, by default loopback(). `ctx` uses an open context instead, which
+    stays open. close(), or the end of a `with` block, closes everything, including memory().
     """
 
     def __init__(
@@ -66,7 +80,7 @@ class End(_Closes):
     ) -> None:
         super().__init__()
         with ExitStack() as stack:
-            self.ctx = ctx or stack.enter_context(open_device(device, **open_options))
+            self.ctx = ctx or stack.enter_context(open_device(loopback() if device == _LOOPBACK else device, **open_options))
             self.pd = stack.enter_context(self.ctx.alloc_pd())
             self.channel = stack.enter_context(self.ctx.create_comp_channel())
             self.cq = stack.enter_context(self.ctx.create_cq(cqe, self.channel))

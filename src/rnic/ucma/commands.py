@@ -106,6 +106,7 @@ class Commands:
         ps = _as(PortSpace, fields["ps"])
         kind = _as(QPType, fields["qp_type"]) if ps is PortSpace.IB else None
         one = create_id(file.channel, ps, qp_type=kind)
+        one.holds_queue_pairs = False  # they are in the program
         return layouts.ID_RESP.write(id=self.table.add(file, one, fields["uid"]).number)
 
     def destroy_id(self, file: File, fields: dict[str, Any]) -> bytes:
@@ -171,7 +172,7 @@ class Commands:
             adopted = handle.one
             adopted.destroy()
             handle.one = create_id(handle.file.channel, adopted.ps, qp_type=adopted.qp_type, context=handle)
-            handle.one.options = adopted.options
+            handle.one.options, handle.one.holds_queue_pairs = adopted.options, False
             handle.one.bind_addr(adopted.get_local_addr())
 
     def resolve_ip(self, file: File, fields: dict[str, Any]) -> bytes:

@@ -7,19 +7,24 @@ import os
 import struct
 from collections.abc import Callable
 from enum import Enum
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, cast
 
-from rnic.enums import MTU, AccessFlags, QPState, QPType
-from rnic.records import Record, replace, values
+from rnic.enums import MTU, AccessFlags, QPState, QPType, Transport
+from rnic.records import Record, field, replace, values
 from rnic.verbs.ah import GID, AHAttr
 from rnic.verbs.qp import QP, QPAttr
+from rnic.verbs.stream import StreamAttr
 
 if TYPE_CHECKING:
     from rnic.verbs.context import Context
+    from rnic.verbs.meeting import IP, Meeting
 
 __all__ = ["Address", "Options", "QPChange", "complete", "connect_both", "connect_qps", "prepare"]
 
-_WIRE = struct.Struct("!16sIIB")
+_WIRE = struct.Struct("!16sIIBHB")
+_CRC, _MARKERS = 1, 2
+_TURN_NS, _TURNS = 1000, 1 << 24  # of iWARP: a PSN is the time of prepare(), modulo 17 s
 
 
 class Options(Record):
@@ -42,9 +47,13 @@ class Options(Record):
     access: AccessFlags = AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_READ | AccessFlags.REMOTE_ATOMIC
     """What the peer may do here."""
     address: str | None = None
-    """The local IP address to use, None: the first of the GID table."""
+    """The local IP address to use, None: the first of the GID table; iWARP: of the network interface."""
     qkey: int = 0x11111111
     """UD: the Q_Key that datagrams to this queue pair carry."""
+    crc: bool = True
+    """iWARP: messages carry CRCs, unless both ends do without."""
+    markers: bool = False
+    """iWARP: the peer is to put markers into what it sends (RFC 5044, 4.3)."""
 
 
 _DEFAULT = Options()
@@ -61,17 +70,25 @@ class Address(Record):
     """The first that this end will send."""
     mtu: MTU
     """The most that this end can take."""
+    port: int = 0
+    """iWARP: the TCP port where it waits."""
+    crc: bool = True
+    """iWARP: it wants CRCs."""
+    markers: bool = False
+    """iWARP: it wants markers."""
+    _meeting: Meeting | None = field(default=None, compare=False, repr=False)
 
     def __bytes__(self) -> bytes:
-        return _WIRE.pack(self.gid.raw, self.qp_num, self.psn, self.mtu)
+        flags = self.crc * _CRC | self.markers * _MARKERS
+        return _WIRE.pack(self.gid.raw, self.qp_num, self.psn, self.mtu, self.port, flags)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Address:
         """The address that bytes() has packed; ValueError when it cannot be one."""
         if len(data) != _WIRE.size:
             raise ValueError(f"{len(data)} bytes are no address, which has {_WIRE.size}")
-        gid, qp_num, psn, mtu = _WIRE.unpack(data)
-        return cls(GID(gid), qp_num, psn, MTU(mtu))
+        gid, qp_num, psn, mtu, port, flags = _WIRE.unpack(data)
+        return cls(GID(gid), qp_num, psn, MTU(mtu), port, bool(flags & _CRC), bool(flags & _MARKERS))
 
 
 class QPChange(Record):
@@ -115,6 +132,8 @@ _PEERS = {QPType.XRC_SEND: QPType.XRC_RECV, QPType.XRC_RECV: QPType.XRC_SEND}
 def prepare(qp: QP, options: Options = _DEFAULT, tell: Tell | None = None) -> Address:
     """RESET -> INIT, with a random first PSN: receives can be posted.  Returns what to tell the peer."""
     context = _context(qp)
+    if _is_iwarp(context):
+        return _prepare_stream(qp, context, options, tell)
     _move(qp, QPAttr(qp_state=QPState.INIT, pkey_index=0, port_num=1, **_more(qp, 0, options)), tell)
     gid = context.query_gid(1, _gid_index(context, options))
     mtu = options.path_mtu or context.query_port(1).active_mtu
@@ -124,7 +143,14 @@ def prepare(qp: QP, options: Options = _DEFAULT, tell: Tell | None = None) -> Ad
 def complete(
     qp: QP, own: Address, peer: Address, options: Options = _DEFAULT, tell: Tell | None = None
 ) -> None:
-    """INIT -> RTR -> RTS, towards the peer.  When the peer has done it too, both may send."""
+    """INIT -> RTR -> RTS, towards the peer.  When the peer has done it too, both may send.
+
+    iWARP: the end that was prepared first connects, and the other one waits for it. A thread that has both
+    ends calls complete() in the order of prepare().
+    """
+    if _is_iwarp(_context(qp)):
+        _complete_stream(qp, own, peer, options, tell)
+        return
     attr = QPAttr(qp_state=QPState.RTR, **_more(qp, 1, options))
     if qp.qp_type is not QPType.UD:
         attr.path_mtu, attr.dest_qp_num, attr.rq_psn = min(own.mtu, peer.mtu), peer.qp_num, peer.psn
@@ -173,6 +199,8 @@ def connect_qps(
     `access` is what each may do in the other's memory.  The rest has the names of QPAttr; None for `path_mtu`
     is the largest that both ports have.  RC alone repeats what is lost: UC and UD ignore timeouts and
     retries.  UD queue pairs have no fixed peer: a datagram is sent with `ah`, `remote_qpn` and this `qkey`.
+    Queue pairs of iWARP devices are of RC, and TCP repeats what is lost: only `access` and `max_rd_atomic`
+    count.
 
     Raises ValueError for types or states that do not fit, VerbsError for a value that QP.modify() refuses.
     """
@@ -203,6 +231,51 @@ def connect_qps(
     return changes
 
 
+# ------------------------------------------------------------------------------------------------- iWARP
+
+
+def _is_iwarp(context: Context) -> bool:
+    return context.device.transport is Transport.IWARP
+
+
+def _prepare_stream(qp: QP, context: Context, options: Options, tell: Tell | None) -> Address:
+    from rnic.verbs.meeting import Meeting
+
+    _move(qp, QPAttr(qp_state=QPState.INIT, port_num=1, **_more(qp, 0, options)), tell)
+    meeting = Meeting(_own_ip(context, options), context.device.index)
+    turn = monotonic_ns() // _TURN_NS % _TURNS
+    mtu = context.query_port(1).active_mtu
+    gid = GID(str(meeting.ip))
+    return Address(gid, qp.qp_num, turn, mtu, meeting.port, options.crc, options.markers, meeting)
+
+
+def _complete_stream(qp: QP, own: Address, peer: Address, options: Options, tell: Tell | None) -> None:
+    if own._meeting is None:
+        raise ValueError("complete() takes the address that prepare() has returned in this process")
+    later = (own.psn - peer.psn) % _TURNS
+    initiator = later > _TURNS // 2 if later else bytes(own) < bytes(peer)
+    attr = StreamAttr(
+        initiator=initiator,
+        crc=own.crc or peer.crc,
+        markers_in=own.markers,
+        markers_out=peer.markers,
+    )
+    meeting = own._meeting
+    with meeting.go(bytes(own), peer.gid.ip, peer.port) if initiator else meeting.wait(bytes(peer)) as sock:
+        _move(qp, QPAttr(qp_state=QPState.RTR, max_dest_rd_atomic=options.max_dest_rd_atomic), tell)
+        qp.attach_stream(sock, attr)
+    _move(qp, QPAttr(qp_state=QPState.RTS, max_rd_atomic=options.max_rd_atomic), tell)
+
+
+def _own_ip(context: Context, options: Options) -> IP:
+    known = _ips(context)
+    wanted = known[:1] if options.address is None else [GID(options.address).ip]
+    if not wanted or wanted[0] not in known:
+        listed = ", ".join(map(str, known)) or "none"
+        raise ValueError(f"{context.name} does not have the address {options.address}; it has {listed}")
+    return wanted[0]
+
+
 def _move(qp: QP, attr: QPAttr, tell: Tell | None) -> None:
     change = None if tell is None else QPChange(qp.qp_num, qp.state, attr)
     qp.modify(attr)
@@ -219,14 +292,24 @@ def _more(qp: QP, step: int, options: Options) -> dict[str, Any]:
 def _reachable(a: QP, b: QP, options: Options, options_b: Options) -> tuple[Options, Options]:
     """With addresses of one IP version, where the ends are of two devices and no address is asked for."""
     context, context_b = _context(a), _context(b)
+    if _is_iwarp(context) is not _is_iwarp(context_b):
+        raise ValueError(f"{context.name} and {context_b.name} have different transports")
     if context.name == context_b.name or options.address or options_b.address:
         return options, options_b
-    ips, ips_b = ([entry.gid.ip for entry in one.query_gid_table()] for one in (context, context_b))
+    ips, ips_b = _ips(context), _ips(context_b)
     pairs = [(ip, ip_b) for ip in ips for ip_b in ips_b if ip.version == ip_b.version]
     if not pairs:
         raise ValueError(f"{context.name} and {context_b.name} have no addresses of one IP version")
     ip, ip_b = min(pairs, key=lambda pair: sum(one.is_link_local for one in pair))
     return replace(options, address=str(ip)), replace(options_b, address=str(ip_b))
+
+
+def _ips(context: Context) -> list[IP]:
+    from rnic.verbs.meeting import addresses
+
+    if _is_iwarp(context):
+        return addresses(context.device.netdev)
+    return [entry.gid.ip for entry in context.query_gid_table()]
 
 
 def _context(qp: QP) -> Context:

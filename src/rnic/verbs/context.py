@@ -26,6 +26,7 @@ from rnic.verbs.qp import QP, QPOpenAttr
 from rnic.verbs.qp_ex import QPEx, QPInitAttrEx
 from rnic.verbs.queries import Queries
 from rnic.verbs.srq import SRQ, SRQInitAttrEx
+from rnic.verbs.stream import StreamEvent
 from rnic.verbs.wq import (
     WQ,
     RwqIndTable,
@@ -165,7 +166,11 @@ class Context(Queries):
             yield "state", error
 
     def set_faults(self, faults: Faults | None) -> None:
-        """Inject faults into the packets that this context sends, from the next packet on; None ends it."""
+        """Inject faults into the packets that this context sends, or into its connections, from now on; None
+        ends it.
+
+        Raises VerbsError: EOPNOTSUPP for a fault that this kind of device does not have.
+        """
         if faults is None:
             self.raw_set_fault(None)
         else:
@@ -191,6 +196,16 @@ class Context(Queries):
         """
         kind, port_num, element, token = self.raw_get_async_event(timeout)
         return AsyncEvent(EventType(kind), port_num or None if element is None else element, token)
+
+    def next_stream_event(self) -> StreamEvent | None:
+        """iWARP: take the oldest report of a connection that has ended; None if there is none.
+
+        There is one for each connection that ends while its queue pair is open and not in RESET. The file
+        descriptor stream_fileno() is readable while a report waits. RDMA-CM takes the reports of the contexts
+        that it opens itself. Raises VerbsError: EOPNOTSUPP if the device is not an iWARP device.
+        """
+        event = self.raw_next_stream_event()
+        return None if event is None else StreamEvent.from_struct(event)
 
     def ack_async_event(self, event: AsyncEvent) -> None:
         """Acknowledge an event, as event.ack() does (ibv_ack_async_event(3))."""

@@ -30,11 +30,11 @@ class Device(Record):
     """
 
     name: str
-    """Of a software RNIC "roce_" and the name of the network interface."""
+    """Of a software RNIC "roce_" or "iwarp_", and the name of the network interface."""
     netdev: str
     """The network interface, by its name; "" if the device has none."""
     guid: int
-    """EUI-64 of the network interface's hardware address."""
+    """EUI-64 of the network interface's hardware address; of an iWARP device another one, made of it."""
     index: int
     """Index of the network interface; 0 if the device has none."""
     transport: Transport
@@ -91,8 +91,10 @@ def format_guid(guid: int) -> str:
 
 
 def get_device_list() -> list[Device]:
-    """The devices of this network namespace (ibv_get_device_list(3)): a software RNIC for each network
-    interface with an address, then the devices of other providers.
+    """The devices of this network namespace (ibv_get_device_list(3)).
+
+    For each network interface with an address there is a RoCE device, and behind all of these an iWARP
+    device. With $RNIC_TRANSPORT=iwarp the iWARP devices come first. Devices of other providers are last.
     """
     return [Device.from_struct(info) for info in nic.device_list()]
 
@@ -121,12 +123,16 @@ def open_device(
     With `local`, peers on this host are reached through shared memory, unless they refuse. None: as
     $RNIC_LOCAL says, "on" (the default) or "off".
 
-    Raises VerbsError: ENODEV if there is no such device; EADDRINUSE if another program has UDP port 4791.
+    An iWARP device goes by TCP, to peers on this host, too. Of the options only `rcvbuf` concerns it, and it
+    refuses `pkeys`.
+
+    Raises VerbsError: ENODEV if there is no such device; EADDRINUSE if another program has UDP port 4791;
+    EOPNOTSUPP for P_Keys on an iWARP device.
     """
     from rnic.verbs.context import Context
 
     return Context.of_device(
-        _find(which),
+        find_device(which),
         rcvbuf=rcvbuf,
         max_window=max_window,
         gso=gso,
@@ -153,7 +159,8 @@ def import_device(cmd_fd: int) -> "Context":
     return Context.of_cmd_fd(cmd_fd)
 
 
-def _find(which: str | int | Device | None) -> Device:
+def find_device(which: str | int | Device | None) -> Device:
+    """The device that open_device() opens. Raises VerbsError: ENODEV if there is none."""
     if isinstance(which, Device):
         return which
     devices = get_device_list()

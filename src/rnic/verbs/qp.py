@@ -4,7 +4,7 @@
 import errno
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rnic._nic import nic
 from rnic.enums import MTU, AccessFlags, MigState, QPAttrMask, QPState, QPType, WROpcode
@@ -17,7 +17,11 @@ from rnic.verbs.ece import ECE
 from rnic.verbs.flow import Flow, FlowAttr
 from rnic.verbs.mw import MWBind
 from rnic.verbs.rate_limit import RateLimitAttr
+from rnic.verbs.stream import StreamAttr
 from rnic.verbs.wq import RxHashConf
+
+if TYPE_CHECKING:
+    from socket import socket
 
 __all__ = ["QP", "QPAttr", "QPCap", "QPInitAttr", "QPOpenAttr", "QPStats"]
 
@@ -293,6 +297,11 @@ class QP(nic.QP):
     modify() moves it from RESET through INIT (receives can be posted) and RTR (it receives) to RTS (it
     sends). A failed request moves it to ERR, which flushes all work; after modify() to RESET it can be used
     again. It keeps the memory regions of posted work alive.
+
+    On an iWARP device the type is RC, and the peer is whoever is at the other end of a TCP connection:
+    RDMA-CM makes it, or attach_stream() takes it. RTR and RTS then need no attributes. modify() from RTS to
+    SQD closes the connection in order: what is posted is sent, and when the peer has closed, too, the queue
+    pair is in ERR. A SEND that meets no receive ends the connection.
     """
 
     __slots__ = ()
@@ -329,6 +338,21 @@ class QP(nic.QP):
         region of another protection domain.
         """
         self.raw_bind_mw(mw, mw_bind.bind_info, int(mw_bind.send_flags), mw_bind.wr_id)
+
+    def attach_stream(self, sock: "socket", attr: StreamAttr) -> None:
+        """iWARP: go by a connected TCP socket from now on; in INIT or RTR.
+
+        Both ends have agreed on `attr` before. The queue pair takes the socket over: `sock` is detached. It
+        reads and writes the socket from RTS on, and closes it in RESET, with close(), and when the
+        connection ends. Context.next_stream_event() reports the end. RDMA-CM does all this by itself;
+        connect_qps() does it for two queue pairs of this process.
+
+        Raises VerbsError: EINVAL in another state, or for a socket that is not a connected TCP socket; EBUSY
+        if the queue pair has a connection already; EOPNOTSUPP if its device is not an iWARP device.
+        """
+        flags = values(attr)
+        self.raw_attach_stream(sock.fileno(), flags.pop("early"), flags)
+        sock.detach()
 
     def attach_mcast(self, gid: GID | str | bytes, lid: int = 0) -> None:
         """Receive the datagrams of a multicast group (IBA 11.3.1; ibv_attach_mcast(3)); UD only.

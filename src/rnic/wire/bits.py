@@ -34,9 +34,9 @@ def split_at(*pieces: tuple[int, int]) -> Any:
     return _described(tuple((byte * 8, bits) for byte, bits in pieces), _Number(), 0)
 
 
-def flag_at(byte: int, bit: int) -> Any:
+def flag_at(byte: int, bit: int, *, default: bool = False) -> Any:
     """One bit."""
-    return _described(((byte * 8 + bit, 1),), _Flag(), False)
+    return _described(((byte * 8 + bit, 1),), _Flag(), default)
 
 
 def gid_at(byte: int) -> Any:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The IPv4, IPv6 and UDP headers of RoCEv2 (A17.3.1): no options, no extension headers, no fragments.
+"""The IPv4, IPv6 and UDP headers of RoCEv2 (A17.3.1): no options, no extension headers, no fragments. The IP
+headers of TCP's segments, in captures of iWARP, are the same.
 
 `emit()` writes the fields as they are, so that it returns the parsed bytes; `Packet.sealed()` fills in
 lengths and checksums.
@@ -16,11 +17,13 @@ from rnic.wire.error import NotRoCEError, WireError
 from rnic.wire.header import FlatHeader, fit, need
 
 UDP_PROTOCOL = 17
+TCP_PROTOCOL = 6
+_PROTOCOLS = {UDP_PROTOCOL: "UDP", TCP_PROTOCOL: "TCP"}
 ROCE_PORT = 4791
 
 
 class IPv4(Record):
-    """The IPv4 header of a UDP datagram: 20 bytes (RFC 791)."""
+    """The IPv4 header of a UDP datagram, or of another protocol: 20 bytes (RFC 791)."""
 
     src: IPv4Address
     dst: IPv4Address
@@ -30,19 +33,20 @@ class IPv4(Record):
     flags: int = 2  # 3 bits: reserved, DF, MF
     total_length: int = 0
     checksum: int = 0
+    protocol: int = UDP_PROTOCOL
 
     SIZE: ClassVar[int] = 20
     _LAYOUT: ClassVar[Struct] = Struct(">BBHHHBBH4s4s")
 
     @classmethod
-    def parse(cls, data: bytes) -> IPv4:
-        """Read the header at the start of `data`; checks that it carries an unfragmented UDP datagram."""
+    def parse(cls, data: bytes, protocol: int = UDP_PROTOCOL) -> IPv4:
+        """Read the header at the start of `data`; checks that it carries the protocol, unfragmented."""
         need("IPv4 header", data, cls.SIZE)
-        first, tos, total, ident, fragment, ttl, protocol, checksum, src, dst = cls._LAYOUT.unpack_from(data)
+        first, tos, total, ident, fragment, ttl, carried, checksum, src, dst = cls._LAYOUT.unpack_from(data)
         if first >> 4 != 4:
             raise WireError(f"IP version {first >> 4} where 4 is expected")
-        if protocol != UDP_PROTOCOL:
-            raise NotRoCEError(f"IP protocol {protocol}, not UDP")
+        if carried != protocol:
+            raise NotRoCEError(f"IP protocol {carried}, not {_PROTOCOLS[protocol]}")
         if first & 0xF != 5:
             raise NotRoCEError(f"IPv4 header of {(first & 0xF) * 4} bytes; RoCEv2 has no options")
         if fragment & 0x3FFF:
@@ -58,6 +62,7 @@ class IPv4(Record):
             flags=fragment >> 13,
             total_length=total,
             checksum=checksum,
+            protocol=protocol,
         )
 
     def emit(self) -> bytes:
@@ -69,7 +74,7 @@ class IPv4(Record):
             fit("ident", self.ident, 16),
             fit("flags", self.flags, 3) << 13,
             fit("ttl", self.ttl, 8),
-            UDP_PROTOCOL,
+            fit("protocol", self.protocol, 8),
             fit("checksum", self.checksum, 16),
             self.src.packed,
             self.dst.packed,
@@ -86,7 +91,7 @@ class IPv4(Record):
 
 
 class IPv6(Record):
-    """The IPv6 header of a UDP datagram: 40 bytes (RFC 8200)."""
+    """The IPv6 header of a UDP datagram, or of another protocol: 40 bytes (RFC 8200)."""
 
     src: IPv6Address
     dst: IPv6Address
@@ -94,19 +99,20 @@ class IPv6(Record):
     traffic_class: int = 0
     flow_label: int = 0
     payload_length: int = 0
+    protocol: int = UDP_PROTOCOL
 
     SIZE: ClassVar[int] = 40
     _LAYOUT: ClassVar[Struct] = Struct(">IHBB16s16s")
 
     @classmethod
-    def parse(cls, data: bytes) -> IPv6:
-        """Read the header at the start of `data`; checks that UDP follows at once."""
+    def parse(cls, data: bytes, protocol: int = UDP_PROTOCOL) -> IPv6:
+        """Read the header at the start of `data`; checks that the protocol follows at once."""
         need("IPv6 header", data, cls.SIZE)
         word, length, following, hop_limit, src, dst = cls._LAYOUT.unpack_from(data)
         if word >> 28 != 6:
             raise WireError(f"IP version {word >> 28} where 6 is expected")
-        if following != UDP_PROTOCOL:
-            raise NotRoCEError(f"IPv6 next header {following}, not UDP")
+        if following != protocol:
+            raise NotRoCEError(f"IPv6 next header {following}, not {_PROTOCOLS[protocol]}")
         if cls.SIZE + length > len(data):
             raise WireError(f"IPv6 payload length {length}, there are {len(data) - cls.SIZE} bytes")
         return cls(
@@ -116,6 +122,7 @@ class IPv6(Record):
             traffic_class=word >> 20 & 0xFF,
             flow_label=word & 0xFFFFF,
             payload_length=length,
+            protocol=protocol,
         )
 
     def emit(self) -> bytes:
@@ -125,7 +132,7 @@ class IPv6(Record):
             | fit("traffic class", self.traffic_class, 8) << 20
             | fit("flow label", self.flow_label, 20),
             fit("payload length", self.payload_length, 16),
-            UDP_PROTOCOL,
+            fit("next header", self.protocol, 8),
             fit("hop limit", self.hop_limit, 8),
             self.src.packed,
             self.dst.packed,
@@ -153,14 +160,17 @@ class UDP(FlatHeader):
     LAYOUT: ClassVar[Struct] = Struct(">HHHH")
 
 
-def parse_ip(data: bytes) -> IPv4 | IPv6:
-    """The IP header at the start of `data`, of the family that its version names."""
+def parse_ip(data: bytes, protocol: int = UDP_PROTOCOL) -> IPv4 | IPv6:
+    """The IP header at the start of `data`, of the family that its version names.
+
+    `NotRoCEError` if it carries another protocol.
+    """
     need("IP header", data, 1)
     version = data[0] >> 4
     if version == 4:
-        return IPv4.parse(data)
+        return IPv4.parse(data, protocol)
     if version == 6:
-        return IPv6.parse(data)
+        return IPv6.parse(data, protocol)
     raise WireError(f"IP version {version}")
 
 

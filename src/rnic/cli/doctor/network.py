@@ -36,11 +36,12 @@ def look() -> Iterator[Finding]:
         yield missing("devices", "no network interface has an address", ADDRESS_CURE, needed=True)
         return
     yield good("devices", ", ".join(device.name for device in devices))
-    found = [port(device) for device in devices if device.provider == "soft"]
+    found = [port(device) for device in devices if device.provider == "soft" and _is_roce(device)]
     serving = any(finding.state is not finding.state.MISSING for finding in found)
     for finding in found:
         yield finding if serving else missing(finding.what, finding.found, finding.cure, needed=True)
     yield kernels_own()
+    yield from (streams(device) for device in devices if device.provider == "soft" and not _is_roce(device))
     yield from offload()
     yield buffers()
     yield frames()
@@ -80,6 +81,20 @@ def port(device: rnic.Device) -> Finding:
             "end that process, or use a network namespace (unshare -rn)",
         )
     return good(what, f"shared with this user's processes, at {', '.join(addresses)}")
+
+
+def _is_roce(device: rnic.Device) -> bool:
+    return device.transport is rnic.Transport.IB
+
+
+def streams(device: rnic.Device) -> Finding:
+    """Open an iWARP device, which needs no port of its own."""
+    what = f"iWARP on {device.netdev}"
+    try:
+        device.open().close()
+    except VerbsError as error:
+        return missing(what, str(error), CURES.get(error.errno or 0, "as the error says"))
+    return good(what, f"{device.name}: connections by TCP, at any port")
 
 
 def _bound_here() -> bool:

@@ -120,10 +120,10 @@ class End:
 
 
 def device() -> str:
-    """The device for both processes: the loopback interface's, if there is one."""
-    names = [device.name for device in rnic.get_device_list()]
+    """The RoCE device for both processes: the loopback interface's, if there is one."""
+    names = [one.name for one in rnic.get_device_list() if one.transport is rnic.Transport.IB]
     if not names:
-        raise Failure("this host has no device")
+        raise Failure("this host has no RoCE device")
     return "roce_lo" if "roce_lo" in names else names[0]
 
 

@@ -31,13 +31,17 @@ wait $server
 def look() -> Iterator[Finding]:
     """The one check."""
     lost = [name for name in (IBVERBS, PRELOAD) if not (libraries() / name).exists()]
-    devices = [device.name for device in rnic.get_device_list() if device.netdev == LOOPBACK]
+    devices = [
+        device.name
+        for device in rnic.get_device_list()
+        if device.netdev == LOOPBACK and device.transport is rnic.Transport.IB
+    ]
     if lost:
         yield missing(WHAT, f"this installation of rnic has no {lost[0]}", "install rnic from a wheel")
     elif not shutil.which(PROGRAM):
         yield not_run(WHAT, f"{PROGRAM} is not installed", f"apt install {PACKAGE}")
     elif not devices:
-        yield not_run(WHAT, f"{PROGRAM} needs a device on {LOOPBACK}", f"ip link set {LOOPBACK} up")
+        yield not_run(WHAT, f"{PROGRAM} needs a RoCE device on {LOOPBACK}", f"ip link set {LOOPBACK} up")
     else:
         yield round_trip(devices[0])
 

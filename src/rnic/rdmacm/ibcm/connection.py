@@ -22,6 +22,7 @@ from rnic.rdmacm import outcomes, reach
 from rnic.rdmacm.ibcm.conversation import IbConversation
 from rnic.rdmacm.ibcm.link import offer, rtr_attr, rts_attr, timeout_of, to_rts
 from rnic.rdmacm.names import ConnParam, IdState, UDParam
+from rnic.rdmacm.qp_states import to_error
 from rnic.rdmacm.service import Limits, Reason
 from rnic.rdmacm.sockaddr import Inet
 from rnic.verbs.ah import GID
@@ -171,8 +172,9 @@ class IbConnection(IbConversation):
         """Send a DREQ, or the DREP for the peer's.
 
         As with the kernel, it fails in no state of a connection. In the middle of a handshake nothing can be
-        sent yet: the peer is told when the handshake ends.
+        sent yet: the peer is told when the handshake ends. The id's queue pair is flushed at once.
         """
+        to_error(self.one.qp)
         conn = self._conn
         if conn.state is cm.State.DREQ_RCVD:
             conn.send_drep(monotonic_ns())

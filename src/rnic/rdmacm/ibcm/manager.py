@@ -149,7 +149,12 @@ class IbService(ConnectionService):
         """The reason of a REJ (IBA 12.6.7.2), or the status of a SIDR_REP (IBA 12.11.2.2)."""
         if kind is EventType.UNREACHABLE:
             return Refusal(name_of(SidrStatus, status), status == SidrStatus.UNSUPPORTED)
-        return Refusal(name_of(RejReason, status), status == RejReason.INVALID_SERVICE_ID)
+        return Refusal(
+            name_of(RejReason, status),
+            nobody_listens=status == RejReason.INVALID_SERVICE_ID,
+            by_program=status == RejReason.CONSUMER_DEFINED,
+            no_room=status == RejReason.NO_RESOURCES,
+        )
 
     def statistics(self) -> cm.Statistics:
         """The counters of the communication manager."""

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * FPDUs on their way out (RFC 5044, 4).
+ *
+ * They are put together in one buffer, as many as it holds, and written by one call.  With CRCs the payload is copied there
+ * while its CRC is computed: memory that changes meanwhile must not end the connection.  Without, a long payload goes from
+ * where it is; such an FPDU is the last one in the buffer until it is written.
+ */
+#include "iwarp/engine.h"
+
+#include <string.h>
+
+#include "wire/crc32c.h"
+
+#define LEAST (RDMAP_HEADER_MOST + 8) /* bytes of a segment, whatever the link says: requests have but one */
+
+/* ---------------------------------------------------------------- payloads */
+
+static void copy(uint8_t *to, const void *from, uint32_t n, uint32_t *crc) {
+    if (crc)
+        *crc = crc32c_copy(*crc, to, from, n);
+    else
+        memcpy(to, from, n);
+}
+
+/* Of a send element: as sge_pieces(). */
+static int element_pieces(struct qp *qp, const struct source *from, uint32_t n, struct iovec *pieces, int *count) {
+    const struct send_wqe *wqe = sq_wqe(&qp->sq, from->key);
+    if (wqe->flags & RNIC_SEND_INLINE) {
+        *pieces = (struct iovec){(uint8_t *)(uintptr_t)wqe->sge + from->at, n};
+        *count = 1;
+        return 0;
+    }
+    return sge_pieces(&qp->nic->mrs, qp->pub.pd, wqe->sge, wqe->num_sge, from->at, n, 0, pieces, count);
+}
+
+static int source_pieces(struct qp *qp, const struct source *from, uint32_t n, struct iovec *pieces, int *count) {
+    uint8_t *ptr;
+    if (!from->of_region)
+        return element_pieces(qp, from, n, pieces, count);
+    int ve = qp_remote(qp, from->key, from->at, n, RNIC_ACCESS_REMOTE_READ, &ptr);
+    *pieces = (struct iovec){ptr, n};
+    *count = !ve && ptr ? 1 : 0;
+    return ve;
+}
+
+/* Of memory without an address. */
+static int source_load(struct qp *qp, const struct source *from, uint8_t *to, uint32_t n) {
+    const struct send_wqe *wqe = sq_wqe(&qp->sq, from->key);
+    if (from->of_region)
+        return mr_remote_load(&qp->nic->mrs, from->key, from->at, to, n);
+    return sge_gather(&qp->nic->mrs, qp->pub.pd, wqe->sge, wqe->num_sge, from->at, to, n, NULL);
+}
+
+static int source_copy(struct qp *qp, const struct source *from, const struct iovec *pieces, int count, uint8_t *to,
+                       uint32_t n, uint32_t *crc) {
+    if (!count && n) {
+        int ve = source_load(qp, from, to, n);
+        if (crc && !ve)
+            *crc = crc32c_update(*crc, to, n);
+        return ve;
+    }
+    for (int i = 0; i < count; to += pieces[i++].iov_len)
+        copy(to, pieces[i].iov_base, (uint32_t)pieces[i].iov_len, crc);
+    return 0;
+}
+
+/* ---------------------------------------------------------------- an FPDU */
+
+uint32_t out_most(struct qp *qp) {
+    const struct iwarp *iw = iwarp_of(qp);
+    uint32_t piece = qp->way.link->ops->segment(qp->way.link, &qp->way);
+    if (qp->pace.rate && piece > PACE_BURST) /* a pause is due for each */
+        piece = PACE_BURST;
+    if (iw->agreed.markers_out && piece > IN_AHEAD)
+        piece = IN_AHEAD;
+    return mpa_ulpdu_most(piece, iw->agreed.markers_out, LEAST);
+}
+
+static void put_length(struct iwarp *iw, struct fpdu *f, uint32_t header, uint32_t payload) {
+    f->at = iw->agreed.markers_out ? iw->in.ahead : iw->out.bytes + iw->out.end;
+    f->ddp = f->at + MPA_LENGTH_BYTES;
+    f->header = header;
+    f->payload = payload;
+    f->summed = iw->agreed.crc && !iw->agreed.markers_out;
+    f->referred = false;
+    mpa_set_length(f->at, (uint16_t)(header + payload));
+}
+
+bool fpdu_open(struct qp *qp, struct fpdu *f, uint32_t header, uint32_t payload) {
+    struct iwarp *iw = iwarp_of(qp);
+    uint32_t n = mpa_fpdu(header + payload);
+    if (iw->agreed.markers_out)
+        n = MARKED(n);
+    if (iw->out.referred || n > OUT_ROOM - iw->out.end)
+        return false;
+    put_length(iw, f, header, payload);
+    return true;
+}
+
+void fpdu_open_last(struct qp *qp, struct fpdu *f, uint32_t header) { put_length(iwarp_of(qp), f, header, 0); }
+
+void fpdu_headers(struct fpdu *f) {
+    if (f->summed)
+        f->crc = crc32c_update(CRC32C_INIT, f->at, MPA_LENGTH_BYTES + f->header);
+}
+
+int fpdu_payload(struct qp *qp, struct fpdu *f, const struct source *from) {
+    const struct iwarp *iw = iwarp_of(qp);
+    struct iovec pieces[SGE_MAX];
+    int count;
+    int ve = source_pieces(qp, from, f->payload, pieces, &count);
+    if (ve)
+        return ve;
+    f->referred = count && f->payload >= OUT_REFER && !iw->agreed.crc && !iw->agreed.markers_out;
+    f->from = *from;
+    if (f->referred)
+        return 0;
+    return source_copy(qp, from, pieces, count, f->ddp + f->header, f->payload, f->summed ? &f->crc : NULL);
+}
+
+/* Padding and CRC: bytes of both. */
+static uint32_t put_trailer(const struct fpdu *f, uint8_t *at) {
+    uint32_t pad = mpa_pad(f->header + f->payload);
+    memset(at, 0, pad + MPA_CRC_BYTES);
+    if (f->summed)
+        put_le32(at + pad, ~crc32c_update(f->crc, at, pad));
+    return pad + MPA_CRC_BYTES;
+}
+
+/* With markers the CRC covers them, too: so they are put in first. */
+static uint32_t put_marked(struct iwarp *iw, const struct fpdu *f) {
+    struct writer *out = &iw->out;
+    uint8_t *to = out->bytes + out->end;
+    uint32_t n = mpa_fpdu(f->header + f->payload) - MPA_CRC_BYTES, begun = 0;
+    uint8_t crc[MPA_CRC_BYTES] = {0};
+    uint32_t size = marker_spread(to, f->at, n, &out->position, &begun);
+    size += marker_due(to + size, &out->position, &begun);
+    if (iw->agreed.crc)
+        put_le32(crc, ~crc32c_update(CRC32C_INIT, to, size));
+    return size + marker_spread(to + size, crc, sizeof crc, &out->position, &begun);
+}
+
+void fpdu_close(struct qp *qp, struct fpdu *f) {
+    struct iwarp *iw = iwarp_of(qp);
+    struct writer *out = &iw->out;
+    uint8_t *end = f->ddp + f->header;
+    uint32_t n = MPA_LENGTH_BYTES + f->header;
+    if (f->referred) {
+        out->split = out->end + n;
+        out->referred = f->payload;
+        out->source = f->from;
+    } else {
+        end += f->payload;
+        n += f->payload;
+    }
+    n += put_trailer(f, end);
+    if (iw->agreed.markers_out)
+        n = put_marked(iw, f);
+    out->end += n;
+    COUNT(qp, tx_packets);
+    COUNT_N(qp, tx_bytes, n + (f->referred ? f->payload : 0));
+}
+
+/* ---------------------------------------------------------------- writing */
+
+/* What is to be written next, in its order: so many pieces, or -1: memory that it refers to has gone. */
+static int pieces_of(struct qp *qp, struct iovec *pieces) {
+    const struct writer *out = &iwarp_of(qp)->out;
+    uint32_t first = out->referred ? out->split : out->end;
+    int n = 0, count;
+    if (first != out->start)
+        pieces[n++] = (struct iovec){out->bytes + out->start, first - out->start};
+    if (!out->referred)
+        return n;
+    if (source_pieces(qp, &out->source, out->referred, pieces + n, &count) || !count)
+        return -1;
+    n += count;
+    pieces[n++] = (struct iovec){out->bytes + first, out->end - first};
+    return n;
+}
+
+static void written(struct writer *out, uint32_t n) {
+    if (out->referred) {
+        uint32_t head = out->split - out->start, first = n < head ? n : head;
+        out->start += first;
+        n -= first;
+        uint32_t part = n < out->referred ? n : out->referred;
+        out->source.at += part;
+        out->referred -= part;
+        n -= part;
+    }
+    out->start += n;
+    if (out_is_clear(out))
+        out->start = out->end = 0;
+}
+
+static void break_off(struct writer *out) {
+    out->broken = true;
+    out->start = out->end = out->referred = 0;
+}
+
+static uint32_t total(const struct iovec *pieces, int n) {
+    uint32_t bytes = 0;
+    while (n)
+        bytes += (uint32_t)pieces[--n].iov_len;
+    return bytes;
+}
+
+bool out_drain(struct qp *qp, bool more) {
+    struct iovec pieces[SGE_MAX + 2];
+    struct writer *out = &iwarp_of(qp)->out;
+    if (out_is_clear(out))
+        return !out->broken;
+    int n = pieces_of(qp, pieces);
+    long done = n < 0 ? -1 : qp->way.link->ops->write(qp->way.link, &qp->way, pieces, n, more);
+    if (done < 0)
+        break_off(out);
+    else
+        written(out, (uint32_t)done);
+    return done == (long)total(pieces, n < 0 ? 0 : n);
+}
+
+/* Where the rest of it would go beyond the buffer's end there is nothing that could have been put behind it. */
+void out_own(struct qp *qp) {
+    struct writer *out = &iwarp_of(qp)->out;
+    struct iovec pieces[SGE_MAX];
+    int count;
+    if (!out->referred)
+        return;
+    uint32_t n = out->referred;
+    uint8_t *at = out->bytes + out->split;
+    if (source_pieces(qp, &out->source, n, pieces, &count) || !count) {
+        break_off(out);
+        return;
+    }
+    memmove(at + n, at, out->end - out->split);
+    (void)source_copy(qp, &out->source, pieces, count, at, n, NULL);
+    out->end += n;
+    out->referred = 0;
+}
+
+void out_finish(struct qp *qp) {
+    struct writer *out = &iwarp_of(qp)->out;
+    if (!out->finished && !out->broken)
+        qp->way.link->ops->finish(qp->way.link, &qp->way);
+    out->finished = true;
+}

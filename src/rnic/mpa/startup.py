@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A start-up of MPA: two frames on a new TCP connection, without I/O and without a clock (RFC 5044, 7.1).
+
+    one = Startup(Options())
+    one.send_request(Depths(ird=16, ord=16), b"hello", now, until)
+    send(one.take_out())
+    while one.wanted: one.receive(recv(one.wanted), now)
+    one.take_events()
+
+The driver reads no more than `wanted`, so that what follows the last frame stays in the socket, for the queue
+pair.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from errno import ECONNRESET, EINVAL, EPROTO, ETIMEDOUT
+from typing import ClassVar
+
+from rnic.errors import VerbsError
+from rnic.log import Log
+from rnic.mpa import agreement
+from rnic.mpa.agreement import Agreed, Depths, Options, UnfitError
+from rnic.mpa.states import TABLE, Action, Input, State
+from rnic.records import Record
+from rnic.wire.crc import crc32c
+from rnic.wire.ddp import Segment
+from rnic.wire.error import WireError
+from rnic.wire.mpa import CRC_BYTES, KEY_BYTES, KEY_REPLY, KEY_REQUEST, Fpdu, Marker, MpaFrame, MpaHeader
+from rnic.wire.rdmap import RdmapOpcode, Terminate, TermLayer
+
+_log = Log("rnic.mpa")
+_OLDEST = 1
+
+
+class EventType(Enum):
+    """The kind of an event."""
+
+    REQUEST = "the initiator's frame: answer with send_reply() or send_reject()"
+    REPLY = "the stream is ready: `agreed` says how"
+    REJECTED = "the peer has refused, or closed without an answer"
+    OLD_PEER = "the peer may know revision 1 alone: ask again, on another connection"
+    FAILED = "it cannot be: `error` is why"
+
+
+class Event(Record):
+    """What the layer above is told."""
+
+    type: EventType
+    frame: MpaFrame | None = None
+    """The peer's."""
+    agreed: Agreed | None = None
+    """With REPLY."""
+    error: int = 0
+    """With REJECTED and FAILED: an errno."""
+    text: str = ""
+    """That in words."""
+
+
+class Signal(Record):
+    """The data of an input."""
+
+    now: int
+    frame: MpaFrame | None = None  # that has come
+    out: bytes = b""  # that is to be sent
+    until: int | None = None
+    agreed: Agreed | None = None
+    error: int = 0
+    text: str = ""
+    code: int = 0  # of a Terminate message
+
+
+class Startup:
+    """One end of a start-up.
+
+    Calls of the application, receive(), end() and timer() change it, each with the time in nanoseconds. A
+    call in the wrong state raises VerbsError (EINVAL), and nothing has changed then.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.state = State.IDLE
+        self.deadline: int | None = None
+        """When to call timer()."""
+        self.asked: MpaFrame | None = None
+        """The request: this end's, or the peer's."""
+        self._depths = Depths(0, 0)
+        self._buffer = b""
+        self._out: deque[bytes] = deque()
+        self._events: deque[Event] = deque()
+
+    def __repr__(self) -> str:
+        return f"<Startup {self.state.name}>"
+
+    # ------------------------------------------------------------------ calls
+
+    def send_request(self, depths: Depths, private_data: bytes, now: int, until: int) -> None:
+        """Begin as the initiator; `until` is when the reply has to be there."""
+        frame = agreement.request(self.options, depths, private_data)
+        self._step(Input.SEND_REQUEST, Signal(now, frame, frame.emit(), until))
+        self._depths = depths
+
+    def await_request(self, now: int, until: int) -> None:
+        """Begin as the responder; `until` is when the request has to be there."""
+        self._step(Input.AWAIT_REQUEST, Signal(now, until=until))
+
+    def send_reply(self, depths: Depths, private_data: bytes, now: int) -> Agreed:
+        """Accept the request; what is agreed is known at once."""
+        self._check(Input.SEND_REPLY)
+        assert self.asked is not None
+        frame, agreed = agreement.reply(self.options, self.asked, depths, private_data)
+        self._step(Input.SEND_REPLY, Signal(now, frame, frame.emit(), agreed=agreed))
+        return agreed
+
+    def send_reject(self, private_data: bytes, now: int) -> None:
+        """Refuse the request."""
+        self._check(Input.SEND_REJECT)
+        self._step(Input.SEND_REJECT, Signal(now, out=self._refusal(private_data)))
+
+    def close(self, now: int) -> None:
+        """Let go: a request that waits for its answer is refused; no events follow."""
+        self._step(Input.CLOSE, Signal(now, out=self._refusal(b"")))
+        self._events.clear()
+
+    def expire_at(self, until: int) -> None:
+        """Give a request up that the application has not answered by then."""
+        self._check(Input.SEND_REPLY)
+        self.deadline = until
+
+    # ------------------------------------------------------------------ the stream
+
+    @property
+    def wanted(self) -> int:
+        """How many bytes to read, at most; 0: the stream is not to be read."""
+        if self.state not in (State.REQ_SENT, State.AWAIT_REQ):
+            return 0
+        if len(self._buffer) < MpaHeader.SIZE:
+            return MpaHeader.SIZE - len(self._buffer)
+        return MpaHeader.SIZE + MpaHeader.parse(self._buffer).private_size - len(self._buffer)
+
+    def receive(self, data: bytes, now: int) -> None:
+        """Take bytes of the stream, at most as many as are wanted."""
+        if len(data) > self.wanted:
+            raise ValueError(f"{len(data)} bytes, of which {self.wanted} are wanted")
+        self._buffer += data
+        try:
+            if (frame := self._frame()) is None:
+                return
+        except WireError as error:
+            self._step(Input.MALFORMED, Signal(now, error=EPROTO, text=str(error)))
+            return
+        self._buffer = b""
+        self._take(frame, now)
+
+    def _frame(self) -> MpaFrame | None:
+        """The frame, when it is complete. WireError as soon as it cannot become one."""
+        key = KEY_REPLY if self.state is State.REQ_SENT else KEY_REQUEST
+        if not key.startswith(self._buffer[:KEY_BYTES]):
+            raise WireError(f"{self._buffer[:KEY_BYTES]!r} is not the key of a {_kind(key)}")
+        if len(self._buffer) < MpaHeader.SIZE:
+            return None
+        header = MpaHeader.parse(self._buffer)
+        header.check()
+        if not _OLDEST <= header.revision <= agreement.NEWEST:
+            raise WireError(f"revision {header.revision} of MPA is not supported")
+        return None if self.wanted else MpaFrame.parse(self._buffer)
+
+    def _take(self, frame: MpaFrame, now: int) -> None:
+        if not frame.is_reply:
+            self._step(Input.REQUEST, Signal(now, frame))
+            return
+        assert self.asked is not None
+        if frame.revision < self.asked.revision:
+            self._step(Input.OLD_REPLY, Signal(now, frame))
+        elif frame.rejected:
+            self._step(Input.REJECT, Signal(now, frame, error=ECONNRESET, text="the peer has refused"))
+        elif frame.revision > self.asked.revision or (frame.control is None) != (self.asked.control is None):
+            text = f"{frame} does not answer {self.asked}"
+            self._step(Input.MALFORMED, Signal(now, frame, error=EPROTO, text=text))
+        else:
+            self._take_reply(frame, now)
+
+    def _take_reply(self, frame: MpaFrame, now: int) -> None:
+        assert self.asked is not None
+        try:
+            agreed = agreement.settle(self.options, self._depths, self.asked, frame)
+        except UnfitError as error:
+            unfit = Signal(now, frame, error=EPROTO, text=str(error), code=error.code)
+            self._step(Input.UNFIT_REPLY, unfit)
+        else:
+            self._step(Input.REPLY, Signal(now, frame, agreed=agreed))
+
+    def end(self, now: int, error: int = 0) -> None:
+        """The stream has ended: the peer has closed it, or an errno."""
+        code = error or ECONNRESET
+        text = "the connection was lost" if error else "the peer has closed the connection"
+        is_new = self.asked is not None and self.asked.revision > _OLDEST and not self._buffer
+        is_old = self.state is State.REQ_SENT and is_new and code == ECONNRESET
+        self._step(Input.OLD_REPLY if is_old else Input.END, Signal(now, error=code, text=text))
+
+    def timer(self, now: int) -> None:
+        """Do what is due at this time."""
+        if self.deadline is not None and now >= self.deadline:
+            self.give_up(now)
+
+    def give_up(self, now: int) -> None:
+        """Do so now: it makes room for another connection."""
+        text = f"no {'reply' if self.state is State.REQ_SENT else 'request'} has come in time"
+        if self.state is State.REQ_RCVD:
+            text = "the application has not answered in time"
+        signal = Signal(now, out=self._refusal(b""), error=ETIMEDOUT, text=text)
+        self._step(Input.TIMEOUT, signal)
+
+    # ------------------------------------------------------------------ what comes of it
+
+    def take_out(self) -> bytes:
+        """What is to be written to the stream."""
+        out = b"".join(self._out)
+        self._out.clear()
+        return out
+
+    def take_events(self) -> list[Event]:
+        """What has happened since the last call."""
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+    # ------------------------------------------------------------------ the table at work
+
+    def _check(self, event: Input) -> None:
+        row = TABLE[self.state, event]
+        if row.action is Action.REFUSE:
+            raise VerbsError(EINVAL, f"{event.value} in {self.state.name}: {row.reason}", event.name.lower())
+
+    def _step(self, event: Input, signal: Signal) -> None:
+        self._check(event)
+        row = TABLE[self.state, event]
+        self._actions[row.action](self, signal)
+        if row.next is not self.state:
+            _log.debug("[mpa] %s -> %s", self.state.name, row.next.name)
+        self.state = row.next
+        if row.next in (State.UP, State.OVER):
+            self.deadline = None
+
+    def _refusal(self, private_data: bytes) -> bytes:
+        if self.state is not State.REQ_RCVD:
+            return b""
+        assert self.asked is not None
+        return agreement.reject(self.asked, private_data).emit()
+
+    def _tell(self, kind: EventType, signal: Signal) -> None:
+        self._events.append(Event(kind, signal.frame, signal.agreed, signal.error, signal.text))
+
+    # ------------------------------------------------------------------ actions
+
+    def _nothing(self, _signal: Signal) -> None:
+        pass
+
+    def _send(self, signal: Signal) -> None:
+        self._out.append(signal.out)
+
+    def _send_request(self, signal: Signal) -> None:
+        self.asked, self.deadline = signal.frame, signal.until
+        self._send(signal)
+
+    def _start_timer(self, signal: Signal) -> None:
+        self.deadline = signal.until
+
+    def _take_request(self, signal: Signal) -> None:
+        self.asked, self.deadline = signal.frame, None
+        self._tell(EventType.REQUEST, signal)
+
+    def _accepted(self, signal: Signal) -> None:
+        self._tell(EventType.REPLY, signal)
+
+    def _terminate(self, signal: Signal) -> None:
+        """A Terminate message that says so, as the peer has begun to take FPDUs (RFC 6581, 8)."""
+        asked, answer = self.asked, signal.frame
+        assert asked is not None
+        assert answer is not None
+        control = Terminate(layer=TermLayer.LLP, etype=0, code=signal.code)
+        fpdu = Fpdu(Segment.of(control, RdmapOpcode.TERMINATE, msn=1).emit())
+        covered = (Marker().emit() if answer.markers else b"") + fpdu.emit_covered()
+        crc = crc32c(covered) if asked.crc or answer.crc else 0
+        self._out.append(covered + crc.to_bytes(CRC_BYTES, "little"))
+        self._tell(EventType.FAILED, signal)
+
+    def _rejected(self, signal: Signal) -> None:
+        self._tell(EventType.REJECTED, signal)
+
+    def _old_peer(self, signal: Signal) -> None:
+        self._tell(EventType.OLD_PEER, signal)
+
+    def _failed(self, signal: Signal) -> None:
+        self._tell(EventType.FAILED, signal)
+
+    def _expire(self, signal: Signal) -> None:
+        self._send(signal)
+        self._tell(EventType.FAILED, signal)
+
+    _actions: ClassVar[dict[Action, Callable[[Startup, Signal], None]]] = {
+        Action.NOTHING: _nothing,
+        Action.SEND_REQUEST: _send_request,
+        Action.START_TIMER: _start_timer,
+        Action.TAKE_REQUEST: _take_request,
+        Action.SEND_REPLY: _send,
+        Action.SEND_REJECT: _send,
+        Action.TAKE_REPLY: _accepted,
+        Action.TERMINATE: _terminate,
+        Action.TAKE_REJECT: _rejected,
+        Action.FALL_BACK: _old_peer,
+        Action.RESET: _rejected,
+        Action.FAIL: _failed,
+        Action.EXPIRE: _expire,
+    }
+
+
+def _kind(key: bytes) -> str:
+    return "reply" if key == KEY_REPLY else "request"

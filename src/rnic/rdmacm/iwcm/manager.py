@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The service of one device of iWARP: its sockets, its timers, and who is told what."""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections import deque
+from collections.abc import Callable
+from errno import EACCES, ECONNREFUSED, EHOSTUNREACH, ENETUNREACH, EOPNOTSUPP
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rnic import mpa
+from rnic.enums import QPType
+from rnic.errors import VerbsError
+from rnic.rdmacm.iwcm import sockets
+from rnic.rdmacm.iwcm.arrivals import Listening
+from rnic.rdmacm.iwcm.connection import IwConnection
+from rnic.rdmacm.iwcm.ports import Bound, Ports
+from rnic.rdmacm.iwcm.timers import Timers
+from rnic.rdmacm.names import EventType
+from rnic.rdmacm.service import Claim, ConnectionService, Refusal
+from rnic.wire import PortSpace
+
+if TYPE_CHECKING:
+    from rnic.rdmacm.agent import Agent
+    from rnic.rdmacm.cm_id import CmId
+    from rnic.rdmacm.sockaddr import IP, Inet
+
+_SILENCE = {
+    0: "TCP gets no answer: the host is down, a firewall drops the packets, or its program does not answer",
+    EACCES: "this host's routes or firewall prohibit connections to it",
+    EHOSTUNREACH: "ICMP or the kernel says that the host is unreachable: it is down, or a router or firewall "
+    "rejects packets to it",
+    ENETUNREACH: "there is no route to its network",
+}
+_AT_ONCE = 64  # descriptors that are looked at before others have a turn
+
+
+def serves(one: CmId) -> bool:
+    """Whether an id can have connections of iWARP: of RC queue pairs that are in this process."""
+    return one.ps is PortSpace.TCP and one.qp_type is QPType.RC and one.holds_queue_pairs
+
+
+class Watched(Protocol):
+    """Something with a socket that the service polls."""
+
+    sock: socket.socket
+
+    def fileno(self) -> int:
+        """The descriptor."""
+
+    def ready(self, events: int) -> None:
+        """The descriptor has events of epoll."""
+
+
+class IwService(ConnectionService):
+    """TCP connections and start-ups of a device."""
+
+    name = "iWARP"
+    asks_network = False  # TCP hears the network itself
+
+    def __init__(self, agent: Agent) -> None:
+        context = agent.context
+        if "rnic.stream/1" not in context.extensions:
+            text = (
+                f"{context.name}: RDMA-CM is not supported by devices of provider {context.provider}, "
+                "only verbs are"
+            )
+            raise VerbsError(EOPNOTSUPP, text, "open_device")
+        self.agent = agent
+        self.options = mpa.Options(most_ird=agent.attr.max_qp_rd_atom)
+        self.ports = Ports(agent.ifindex)
+        self.timers = Timers(agent.mistake)
+        self.streams: dict[int, IwConnection] = {}
+        """By the numbers of their queue pairs: what the device is to report the end of."""
+        self._bound: dict[CmId, Bound] = {}
+        self._listening: dict[CmId, list[Listening]] = {}
+        self._watched: dict[int, Watched] = {}
+        self._reports: deque[tuple[CmId, Callable[..., None], tuple[Any, ...]]] = deque()
+        self._ends = context.stream_fileno()
+        self._epoll = select.epoll()
+        try:
+            self._epoll.register(self._ends, select.EPOLLIN)
+        except BaseException:
+            self._epoll.close()
+            raise
+
+    def __repr__(self) -> str:
+        return f"<IwService, {len(self.streams)} streams, {len(self._watched)} sockets>"
+
+    # ------------------------------------------------------------------ ports
+
+    def claim(self, one: CmId, local: Inet, port: int) -> Claim:
+        """Bind a TCP port at each address."""
+        self.check(one, "bind_addr")
+        found = self._bound[one] = Bound(self, one, self.ports.claim(one, local, port))
+        return found
+
+    def check(self, one: CmId, verb: str) -> None:
+        """Raise EOPNOTSUPP for an id that cannot have connections of iWARP."""
+        if one.is_datagram:
+            raise self.lacks("datagrams", verb)
+        if not serves(one):
+            kind = one.qp_type.name if one.holds_queue_pairs else "other processes' RC"
+            raise self.lacks(f"port space {one.ps.name} with {kind} queue pairs", verb)
+
+    def forget(self, claim: Bound) -> None:
+        """A port is given back."""
+        if self._bound.get(claim.one) is claim:
+            del self._bound[claim.one]
+
+    def take_port(self, ps: PortSpace, ip: IP, verb: str) -> int:
+        """A free TCP port of the address."""
+        if ps is not PortSpace.TCP:
+            raise self.lacks(f"port space {ps.name}", verb)
+        return self.ports.take(ip, verb)
+
+    def give_port(self, ps: PortSpace, ip: IP, port: int) -> None:  # noqa: ARG002 - there is one
+        """Give it back, if no connection has used it."""
+        self.ports.give(ip, port)
+
+    def socket_of(self, one: CmId) -> socket.socket:
+        """A socket for an id to connect by, at the id's own port."""
+        claim = self._bound.get(one)
+        taken = claim.take(one.local.ip) if claim is not None else None
+        return taken or self.ports.use(one.local, "connect")
+
+    # ------------------------------------------------------------------ peers
+
+    def connection(self, one: CmId, source: IP) -> IwConnection:  # noqa: ARG002 - the id's port has it
+        """A connection that connect() makes."""
+        self.check(one, "resolve_addr")
+        return IwConnection(one, self)
+
+    def listen(self, one: CmId) -> None:
+        """Take connections at the id's port from now on."""
+        claim = self._bound.get(one)
+        listening: list[Listening] = []
+        try:
+            for sock in claim.sockets if claim is not None else ():
+                sockets.listen(sock, "listen")
+                listening.append(Listening(self, one, sock))
+        except BaseException:
+            for each in listening:
+                each.close()
+            raise
+        self._listening[one] = listening
+
+    def unlisten(self, one: CmId) -> None:
+        """Take no more: peers are refused by the kernel from now on."""
+        for each in self._listening.pop(one, ()):
+            each.close()
+            each.sock.close()
+
+    def refusal(self, kind: EventType, status: int) -> Refusal:  # noqa: ARG002 - of one kind
+        """MPA says no more than that the peer refuses; TCP says whether anybody listens."""
+        if -status == ECONNREFUSED:
+            return Refusal("TCP says that the port is closed", nobody_listens=True)
+        text = "its program does not want it, or there is no room for one more: iWARP does not say which"
+        return Refusal(text, no_room=True)
+
+    def silence(self, code: int) -> str:
+        """Why TCP makes no connection."""
+        return _SILENCE.get(code, _SILENCE[0])
+
+    # ------------------------------------------------------------------ what is reported
+
+    def report(self, one: CmId, call: Callable[..., None], *values: Any) -> None:
+        """Call a function of rnic.rdmacm.outcomes for an id when settle() comes."""
+        self._reports.append((one, call, values))
+
+    def forget_reports(self, one: CmId) -> None:
+        """An id has gone: what is not reported yet is not reported any more."""
+        if any(entry[0] is one for entry in self._reports):
+            self._reports = deque(entry for entry in self._reports if entry[0] is not one)
+
+    def settle(self) -> None:
+        """Report; what memory is too short for stays for the next call."""
+        while self._reports:
+            entry = one, call, values = self._reports.popleft()
+            try:
+                call(one, *values)
+            except MemoryError:
+                self._reports.appendleft(entry)
+                raise
+            except Exception as error:
+                self.agent.mistake(f"a report of {one!r}", error)
+
+    # ------------------------------------------------------------------ for the agent
+
+    def watch(self, one: Watched, events: int) -> None:
+        """Call one.ready() when its descriptor has events of epoll."""
+        fd = one.fileno()
+        if self._watched.get(fd) is one:
+            self._epoll.modify(fd, events)
+        else:
+            self._epoll.register(fd, events)
+            self._watched[fd] = one
+
+    def unwatch(self, one: Watched) -> None:
+        """Do not call it any more. A second call does nothing."""
+        fd = one.fileno()
+        if self._watched.get(fd) is one:
+            del self._watched[fd]
+            if not self._epoll.closed:
+                self._epoll.unregister(fd)
+
+    def descriptors(self) -> list[int]:
+        """All sockets, and the device's reports, in one."""
+        return [self._epoll.fileno()]
+
+    def deadline(self) -> int | None:
+        """The first timer's."""
+        return self.timers.deadline()
+
+    def work(self) -> bool:
+        """Handle what the device reports, what has come, and what is due."""
+        found = self._epoll.poll(0, _AT_ONCE)
+        for fd, events in found:
+            if fd == self._ends:
+                self._take_ends()
+            elif (one := self._watched.get(fd)) is not None:
+                self._ready(one, events)
+        self.timers.fire(monotonic_ns())
+        return len(found) == _AT_ONCE
+
+    def _ready(self, one: Watched, events: int) -> None:
+        """A mistake of rnic costs this connection, not all the ids of the device."""
+        try:
+            one.ready(events)
+        except MemoryError:
+            raise
+        except Exception as error:
+            self.agent.mistake(f"{one!r}", error)
+            if not isinstance(one, Listening):
+                self.unwatch(one)
+
+    def _take_ends(self) -> None:
+        while (event := self.agent.context.next_stream_event()) is not None:
+            if (conn := self.streams.get(event.qp_num)) is not None:
+                conn.stream_ended(event)
+
+    def close_descriptors(self) -> None:
+        """Sockets, and what polls them; also in a forked child, whose descriptors are copies."""
+        self._epoll.close()
+        self.ports.close()
+        for one in self._watched.values():
+            one.sock.close()
+        for claim in self._bound.values():
+            for sock in claim.sockets:
+                sock.close()

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TCP ports of ids: one that is bound has a socket at each of its addresses, one that only calls has one."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import ExitStack
+from errno import EADDRNOTAVAIL
+from typing import TYPE_CHECKING
+
+from rnic.errors import VerbsError
+from rnic.rdmacm import routes
+from rnic.rdmacm.iwcm import sockets
+from rnic.rdmacm.names import Option
+from rnic.rdmacm.sockaddr import IP, Inet
+
+if TYPE_CHECKING:
+    from rnic.rdmacm.cm_id import CmId
+    from rnic.rdmacm.iwcm.manager import IwService
+
+
+class Bound:
+    """A port that an id has bound: the claim of the service."""
+
+    def __init__(self, service: IwService, one: CmId, made: list[socket.socket]) -> None:
+        self._service, self.one, self.sockets = service, one, made
+
+    def take(self, ip: IP) -> socket.socket | None:
+        """The socket at an address, to connect by; it is not this object's any more."""
+        for sock in self.sockets:
+            if sockets.where_is(sock.getsockname()).ip == ip:
+                self.sockets.remove(sock)
+                return sock
+        return None
+
+    def close(self) -> None:
+        """Give the port back; a second call does nothing."""
+        self._service.forget(self)
+        for sock in self.sockets:
+            sock.close()
+        self.sockets.clear()
+
+
+class Ports:
+    """The ports of this process at the addresses of a network interface; under the registry's lock."""
+
+    def __init__(self, ifindex: int) -> None:
+        self._ifindex = ifindex
+        self._taken: dict[tuple[IP, int], socket.socket] = {}
+
+    def claim(self, one: CmId, local: Inet, port: int) -> list[socket.socket]:
+        """Sockets at the id's address, or at all addresses of the interface of its family.
+
+        Raises VerbsError: EADDRINUSE if any process has the port at one of them.
+        """
+        reuse = bool(one.options.get(Option.REUSEADDR))
+        found: list[socket.socket] = []
+        with ExitStack() as undo:
+            for ip in self._ips_of(one, local):
+                where = Inet(ip, port, self.scope_of(ip))
+                try:
+                    found.append(undo.enter_context(sockets.claimed(where, "bind_addr", reuse=reuse)))
+                except VerbsError as error:
+                    if error.errno != EADDRNOTAVAIL or not local.ip.is_unspecified:
+                        raise
+            undo.pop_all()
+        if not found:
+            text = f"the network interface has no address of IPv{local.ip.version}"
+            raise VerbsError(EADDRNOTAVAIL, text, "bind_addr")
+        return found
+
+    def _ips_of(self, one: CmId, local: Inet) -> list[IP]:
+        """The addresses to which an id is bound. One at any address of IPv6 is so at those of IPv4, too."""
+        if not local.ip.is_unspecified:
+            return [local.ip]
+        families = {local.ip.version}
+        if local.ip.version == 6 and not one.options.get(Option.AFONLY):
+            families.add(4)
+        return [ip for index, ip in routes.addresses() if index == self._ifindex and ip.version in families]
+
+    def scope_of(self, ip: IP) -> int:
+        """The scope id of an address of the interface, or of a peer there."""
+        return self._ifindex if ip.version == 6 and ip.is_link_local else 0
+
+    # ------------------------------------------------------------------ to connect from
+
+    def take(self, ip: IP, verb: str) -> int:
+        """A free port, which is kept until it is used or given back."""
+        sock = sockets.bound(Inet(ip, 0, self.scope_of(ip)), verb)
+        port: int = sock.getsockname()[1]
+        self._taken[ip, port] = sock
+        return port
+
+    def use(self, local: Inet, verb: str) -> socket.socket:
+        """The socket of a port that was taken; or of one that was used before, for one more try."""
+        sock = self._taken.pop((local.ip, local.port), None)
+        return sock or sockets.bound(local, verb, reuse=True)
+
+    def give(self, ip: IP, port: int) -> None:
+        """Give back a port that was taken and not used."""
+        if (sock := self._taken.pop((ip, port), None)) is not None:
+            sock.close()
+
+    def close(self) -> None:
+        """Give all back; also in a forked child, whose descriptors are copies."""
+        for sock in self._taken.values():
+            sock.close()
+        self._taken.clear()

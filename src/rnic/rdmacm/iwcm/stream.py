@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A socket becomes the stream of a queue pair, and what the end of such a stream means (rnic.stream/1)."""
+
+from __future__ import annotations
+
+import socket
+from errno import ECONNRESET, EINVAL, EPROTO
+from typing import TYPE_CHECKING
+
+from rnic.enums import QPState, StreamEnd, StreamRTR
+from rnic.errors import VerbsError
+from rnic.mpa import Agreed
+from rnic.verbs.qp import QP, QPAttr
+from rnic.verbs.stream import StreamAttr, StreamEvent
+from rnic.wire.rdmap import term_words
+
+if TYPE_CHECKING:
+    from rnic.rdmacm.cm_id import CmId
+
+_BEFORE = (QPState.INIT, QPState.RTR)
+
+
+def queue_pair(one: CmId, qp_num: int, verb: str) -> QP:
+    """The queue pair of a connection: the id's, or the one of its device with this number.
+
+    Raises VerbsError: EINVAL if there is none, or it is not ready for a connection.
+    """
+    qp = one.qp
+    if qp is None:
+        found = one.need_agent(verb).context.find_qp(qp_num)
+        if not isinstance(found, QP):
+            text = f"the id's device has no open queue pair of this process with number {qp_num:#x}"
+            raise VerbsError(EINVAL, text, verb)
+        qp = found
+    if qp.state not in _BEFORE:
+        text = f"the queue pair is in {qp.state.name}: it is connected from INIT or RTR"
+        raise VerbsError(EINVAL, text, verb)
+    return qp
+
+
+def to_rtr(qp: QP) -> None:
+    """Move a queue pair to where it takes a stream; nothing comes or goes yet."""
+    if qp.state is QPState.INIT:
+        qp.modify(QPAttr(qp_state=QPState.RTR))
+
+
+def to_rts(qp: QP, sock: socket.socket, agreed: Agreed, *, speaks_first: bool) -> None:
+    """Hand the socket over: from now on it is the queue pair's, which sends and receives."""
+    to_rtr(qp)
+    attr = StreamAttr(
+        initiator=speaks_first,
+        crc=agreed.crc,
+        rtr=StreamRTR(agreed.rtr),
+        markers_in=agreed.markers_in,
+        markers_out=agreed.markers_out,
+        rfc7306=agreed.rfc7306,
+    )
+    qp.attach_stream(sock, attr)
+    ird, ord_ = agreed.depths.ird, agreed.depths.ord
+    qp.modify(QPAttr(qp_state=QPState.RTS, max_dest_rd_atomic=ird, max_rd_atomic=ord_))
+
+
+def status_of(event: StreamEvent) -> int:
+    """The status of DISCONNECTED: 0 if a connection has ended in order."""
+    if event.end is StreamEnd.LOST:
+        return -(event.error or ECONNRESET)
+    return -EPROTO if event.end in (StreamEnd.TERMINATED, StreamEnd.REFUSED) else 0
+
+
+_WORDS = {
+    StreamEnd.FIN: "the peer has closed it",
+    StreamEnd.LOST: "it was lost",
+    StreamEnd.TERMINATED: "the peer has ended it with a Terminate message",
+    StreamEnd.REFUSED: "this end has refused what the peer has sent",
+    StreamEnd.CLOSED: "both ends have closed it",
+}
+
+
+def words(event: StreamEvent) -> str:
+    """How a stream has ended."""
+    if event.end in (StreamEnd.TERMINATED, StreamEnd.REFUSED):
+        return f"{_WORDS[event.end]}: {term_words(event.layer, event.type, event.code)}"
+    return _WORDS[event.end]
