@@ -24,11 +24,15 @@ static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint64_t up_to(uint64_t from, uint64_t n, uint64_t cut) { return cut > from && cut < from + n ? cut - from : n; }
 
 static void append(struct pipe *p, const uint8_t *bytes, uint64_t n) {
-    if (p->written + n > p->room) {
-        p->room = 2 * (p->written + n) + 4096;
+    if (p->forgets && p->read - p->forgotten > 1 << 20) {
+        memmove(p->bytes, p->bytes + p->read - p->forgotten, p->written - p->read);
+        p->forgotten = p->read;
+    }
+    if (p->written - p->forgotten + n > p->room) {
+        p->room = 2 * (p->written - p->forgotten + n) + 4096;
         p->bytes = realloc(p->bytes, p->room);
     }
-    memcpy(p->bytes + p->written, bytes, n);
+    memcpy(p->bytes + p->written - p->forgotten, bytes, n);
     if (p->flip > p->written && p->flip <= p->written + n)
         p->bytes[p->flip - 1] ^= 0x10;
     p->written += n;
@@ -133,7 +137,7 @@ static bool deliver(struct stream *s, struct end *e) {
     if (n) {
         p->reads++;
         p->read += n;
-        take_in(s, e, p->bytes + p->read - n, n, pieces);
+        take_in(s, e, p->bytes + p->read - n - p->forgotten, n, pieces);
         return true;
     }
     if (p->told || (!p->finished && !p->error))

@@ -11,7 +11,7 @@
 
 struct pipe {
     uint8_t *bytes; /* all that has been written */
-    uint64_t written, read, room;
+    uint64_t written, read, room, forgotten;
     bool finished, told; /* its end was written; and has been read */
     int error;           /* the reader meets it, once it has read all */
     bool broken;         /* writes fail */
@@ -21,6 +21,7 @@ struct pipe {
     uint64_t cut_written, cut_read;                 /* no write, no read, goes over that place in one piece */
     uint32_t segment;                               /* what the link says of it; 0: 65536 */
     bool held;                                      /* nothing is read */
+    bool forgets;                                   /* what has been read is not kept */
     uint64_t flip; /* a bit of that byte is flipped on its way, counted from 1; 0: of none */
     uint32_t writes, reads;
 };

@@ -7,8 +7,19 @@
 
 #include "check.h"
 #include "stream.h"
+#include "wire/mpa.h"
+#include "wire/rdmap.h"
 
 static struct stream s;
+
+/* Bytes of the marked FPDU that begins there. */
+static uint64_t frame_bytes(uint64_t begin) {
+    const uint8_t *at = s.ab.bytes + begin + (begin % 512 ? 0 : 4);
+    uint64_t n = mpa_fpdu(mpa_length(at)), end = begin;
+    for (; n; n--, end++)
+        end += end % 512 ? 0 : 4;
+    return end - begin;
+}
 
 /* ---------------------------------------------------------------- operations */
 
@@ -128,6 +139,390 @@ static void a_lot_both_ways(void) {
     stream_close(&s);
 }
 
+/* ---------------------------------------------------------------- more of them */
+
+static void fence_waits_for_answers(void) {
+    stream_open(&s);
+    s.ba.held = true;
+    post_recv(&s.b, 11, 0, 8);
+    post_read(&s.a, 1, 0, 64, 8);
+    post(&s.a, (struct rnic_send_wr){.wr_id = 2,
+                                     .opcode = RNIC_WR_SEND,
+                                     .send_flags = RNIC_SEND_SIGNALED | RNIC_SEND_FENCE,
+                                     SGL(SGE(&s.a, 0, 8))});
+    stream_run(&s);
+    WANT_NONE(s.b.recv_cq);
+    fill(s.b.mem + 64, 8, 9);
+    s.ba.held = false;
+    stream_run(&s);
+    WANT(s.b.recv_cq, 11, SUCCESS);
+    WANT(s.a.send_cq, 1, SUCCESS);
+    WANT(s.a.send_cq, 2, SUCCESS);
+    stream_close(&s);
+}
+
+/* No more READs and atomics are asked for at once than max_rd_atomic; what stands behind the next one waits, too. */
+static void reads_wait_for_each_other(void) {
+    stream_open(&s, .rd_atomic = 2, .dest_rd_atomic = 2, .rfc7306 = true);
+    s.ba.held = true;
+    for (uint64_t i = 1; i <= 3; i++)
+        post_read(&s.a, i, 0, 0, 8);
+    post_add(&s.a, 4, 8, 8, 1);
+    post_recv(&s.b, 11, 64, 8);
+    post_send(&s.a, 5, 0, 8);
+    stream_run(&s);
+    CHECK_EQ(s.ab.written, 2 * (2 + 18 + 28 + 4));
+    WANT_NONE(s.b.recv_cq);
+    s.ba.held = false;
+    stream_run(&s);
+    for (uint64_t i = 1; i <= 5; i++)
+        WANT(s.a.send_cq, i, SUCCESS);
+    WANT(s.b.recv_cq, 11, SUCCESS);
+    stream_close(&s);
+}
+
+/* The READ that makes a connection of equals ready counts, too. */
+static void one_read_at_a_time_beside_the_ready_message(void) {
+    stream_open(&s, .rd_atomic = 1, .dest_rd_atomic = 1, .rtr = RNIC_STREAM_RTR_READ);
+    post_read(&s.a, 1, 0, 0, 8);
+    post_read(&s.a, 2, 0, 0, 8);
+    s.ab.held = true;
+    stream_run(&s);
+    CHECK_EQ(s.ab.written, 2 + 18 + 28 + 4);
+    s.ab.held = false;
+    stream_run(&s);
+    WANT(s.a.send_cq, 1, SUCCESS);
+    WANT(s.a.send_cq, 2, SUCCESS);
+    stream_close(&s);
+}
+
+static void answers_and_requests_take_turns(void) {
+    uint64_t first_answer = 0;
+    stream_open(&s, .rtr = RNIC_STREAM_RTR_WRITE);
+    stream_run(&s);
+    s.ba.most_in_pipe = 2000;
+    s.ba.held = true;
+    for (uint64_t i = 0; i < 5; i++)
+        post_write(&s.b, i, 0, 0, 50000);
+    post_read(&s.a, 1, 100000, 0, 1000);
+    stream_run(&s);
+    s.ba.held = false;
+    stream_run(&s);
+    for (uint64_t at = 0; at < s.ba.written && !first_answer; at += mpa_fpdu(mpa_length(s.ba.bytes + at))) {
+        if (rdmap_opcode(s.ba.bytes + at + 2) == RDMAP_READ_RESPONSE)
+            first_answer = at;
+    }
+    CHECK(first_answer && first_answer < s.ba.written - 100000);
+    WANT(s.a.send_cq, 1, SUCCESS);
+    stream_close(&s);
+}
+
+static void solicited_events(void) {
+    static const struct {
+        int opcode;
+        uint32_t flags;
+        bool event;
+    } rows[] = {{RNIC_WR_SEND, 0, false},
+                {RNIC_WR_SEND, RNIC_SEND_SOLICITED, true},
+                {RNIC_WR_RDMA_WRITE_WITH_IMM, 0, false},
+                {RNIC_WR_RDMA_WRITE_WITH_IMM, RNIC_SEND_SOLICITED, true}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        check_note("row %zu", i);
+        stream_open(&s, .rfc7306 = true);
+        cq_arm(s.b.recv_cq, true);
+        post_recv(&s.b, 11, 0, 8);
+        post(&s.a, (struct rnic_send_wr){.wr_id = 1,
+                                         .opcode = rows[i].opcode,
+                                         .send_flags = rows[i].flags,
+                                         REMOTE(&s.b, 0),
+                                         SGL(SGE(&s.a, 0, 8))});
+        stream_run(&s);
+        WANT(s.b.recv_cq, 11, SUCCESS);
+        CHECK_EQ(channel_take(&s.b.channel) == s.b.recv_cq, rows[i].event);
+        CHECK_EQ(cq_ack(s.b.recv_cq, rows[i].event, NULL), 0);
+        stream_close(&s);
+    }
+}
+
+static void inline_bytes_are_free_at_once(void) {
+    uint8_t bytes[64];
+    stream_open(&s);
+    fill(bytes, sizeof bytes, 6);
+    struct rnic_sge sge = {(uintptr_t)bytes, sizeof bytes, 0};
+    post_recv(&s.b, 11, 0, 64);
+    post(&s.a, (struct rnic_send_wr){.wr_id = 1,
+                                     .opcode = RNIC_WR_SEND,
+                                     .send_flags = RNIC_SEND_SIGNALED | RNIC_SEND_INLINE,
+                                     .sg_list = &sge,
+                                     .num_sge = 1});
+    memset(bytes, 0, sizeof bytes);
+    stream_run(&s);
+    WANT(s.b.recv_cq, 11, SUCCESS);
+    CHECK(filled(s.b.mem, 64, 6));
+    stream_close(&s);
+}
+
+static void atomics_change_a_word(void) {
+    uint64_t *word, *was;
+    stream_open(&s, .rfc7306 = true);
+    word = (uint64_t *)(void *)(s.b.mem + 64);
+    was = (uint64_t *)(void *)s.a.mem;
+    *word = 40;
+    post_add(&s.a, 1, 0, 64, 2);
+    post_swap(&s.a, 2, 8, 64, 42, 7);
+    post_swap(&s.a, 3, 16, 64, 42, 9);
+    stream_run(&s);
+    CHECK_EQ(WANT(s.a.send_cq, 1, SUCCESS).opcode, RNIC_WCO_FETCH_ADD);
+    CHECK_EQ(WANT(s.a.send_cq, 2, SUCCESS).opcode, RNIC_WCO_COMP_SWAP);
+    WANT(s.a.send_cq, 3, SUCCESS);
+    CHECK(was[0] == 40 && was[1] == 42 && was[2] == 7 && *word == 7);
+    stream_close(&s);
+}
+
+/* What the peer has not agreed upon is refused where it is posted. */
+static void what_cannot_be_posted(void) {
+    static const int never[] = {RNIC_WR_SEND_WITH_IMM, RNIC_WR_TSO, RNIC_WR_ATOMIC_WRITE, RNIC_WR_FLUSH};
+    static const int perhaps[] = {RNIC_WR_RDMA_WRITE_WITH_IMM, RNIC_WR_ATOMIC_CMP_AND_SWP,
+                                  RNIC_WR_ATOMIC_FETCH_AND_ADD};
+    for (int rfc7306 = 0; rfc7306 < 2; rfc7306++) {
+        stream_open(&s, .rfc7306 = rfc7306);
+        for (size_t i = 0; i < sizeof never / sizeof *never; i++) {
+            check_note("opcode %d", never[i]);
+            CHECK_EQ(try_post(&s.a, (struct rnic_send_wr){.opcode = never[i]}), -EOPNOTSUPP);
+        }
+        for (size_t i = 0; i < sizeof perhaps / sizeof *perhaps; i++) {
+            struct rnic_err err = {.text = ""};
+            check_note("opcode %d", perhaps[i]);
+            int rc = sq_check_opcode(s.a.qp->sq.rules, perhaps[i], &err);
+            CHECK_EQ(rc, rfc7306 ? 0 : -EOPNOTSUPP);
+            CHECK(rfc7306 || strstr(err.text, "the peer"));
+        }
+        stream_close(&s);
+    }
+    CHECK_EQ(
+        sq_check_opcode(transport_service(&iwarp_transport, RNIC_QPT_RC)->sends, RNIC_WR_RDMA_WRITE_WITH_IMM, NULL), 0);
+}
+
+static void a_shared_receive_queue(void) {
+    static struct srq srq;
+    struct rnic_async_event event;
+    memset(&srq, 0, sizeof srq);
+    CHECK_EQ(srq_init(&srq, 8, 2), 0);
+    stream_open(&s, .srq = &srq);
+    srq.pub.pd = &s.b.node->pd.pub;
+    srq.q.pd = &s.b.node->pd.pub;
+    srq.limit = 2;
+    s.b.srq = &srq;
+    for (uint64_t i = 0; i < 3; i++)
+        post_recv(&s.b, i, 100 * i, 100);
+    for (uint64_t i = 0; i < 4; i++)
+        post_send(&s.a, i, 0, 90);
+    stream_run(&s);
+    for (uint64_t i = 0; i < 3; i++)
+        WANT(s.b.recv_cq, i, SUCCESS);
+    CHECK(event_take(&s.b.node->nic.events, &event) && event.event_type == RNIC_EVENT_SRQ_LIMIT_REACHED);
+    WANT_EVENT(&s.b, QP_REQ_ERR); /* the fourth has met none */
+    WANT_EVENT(&s.b, QP_LAST_WQE_REACHED);
+    CHECK_EQ(s.b_end.event.code, 2);
+    s.b.srq = NULL;
+    stream_close(&s);
+    srq_free(&srq);
+}
+
+static void memory_windows(void) {
+    stream_open(&s);
+    struct mw window = {.pub = {.pd = &s.b.node->pd.pub, .type = RNIC_MW_TYPE_2, .ctx = NULL}};
+    CHECK_EQ(mw_insert(&s.b.node->nic.mrs, &window), 0);
+    uint32_t key = window.pub.rkey + 1 - (window.pub.rkey % 256 == 255 ? 256 : 0);
+    post(&s.b, (struct rnic_send_wr){.wr_id = 1,
+                                     .opcode = RNIC_WR_BIND_MW,
+                                     .send_flags = RNIC_SEND_SIGNALED,
+                                     .bind_mw = {.mw = &window.pub,
+                                                 .rkey = key,
+                                                 .bind_info = {.mr = &s.b.mr->pub,
+                                                               .addr = (uintptr_t)s.b.mem + 100,
+                                                               .length = 50,
+                                                               .mw_access_flags = RNIC_ACCESS_REMOTE_WRITE}}});
+    post_recv(&s.b, 12, 200, 8);
+    post_send(&s.a, 2, 0, 8); /* the responder waits for it with local requests, too: they keep their order */
+    stream_run(&s);
+    WANT(s.b.send_cq, 1, SUCCESS);
+    fill(s.a.mem, 50, 8);
+    const struct rnic_send_wr write = {.wr_id = 3,
+                                       .opcode = RNIC_WR_RDMA_WRITE,
+                                       .send_flags = RNIC_SEND_SIGNALED,
+                                       .wr.rdma = {(uintptr_t)s.b.mem + 100, key},
+                                       SGL(SGE(&s.a, 0, 50))};
+    post(&s.a, write);
+    stream_run(&s);
+    CHECK(filled(s.b.mem + 100, 50, 8));
+    post_recv(&s.b, 13, 200, 8);
+    post(&s.a, (struct rnic_send_wr){
+                   .wr_id = 4, .opcode = RNIC_WR_SEND_WITH_INV, .send_flags = RNIC_SEND_SIGNALED, .imm_data = key});
+    stream_run(&s);
+    WANT(s.b.recv_cq, 12, SUCCESS);
+    CHECK_EQ(WANT(s.b.recv_cq, 13, SUCCESS).invalidated_rkey, key);
+    post(&s.a, write);
+    stream_run(&s);
+    for (uint64_t id = 2; id <= 4; id++)
+        WANT(s.a.send_cq, id, SUCCESS);
+    CHECK_EQ(s.b_end.event.end, RNIC_STREAM_REFUSED);
+    mw_remove(&s.b.node->nic.mrs, &window);
+    stream_close(&s);
+}
+
+/* Memory that has no address: it is reached by copies. */
+static void regions_without_addresses(void) {
+    for (int kind = MR_GUARDED; kind <= MR_NULL; kind += MR_NULL - MR_GUARDED) {
+        for (int crc = 0; crc < 2; crc++) {
+            check_note("kind %d, %s CRC", kind, crc ? "with" : "without");
+            stream_open(&s, .no_crc = !crc);
+            s.ab.most_read = s.ba.most_read = 30000;
+            s.a.mr->kind = s.b.mr->kind = (enum mr_kind)kind;
+            fill(s.a.mem, 80000, 10);
+            post_recv(&s.b, 11, 90000, 80000);
+            post_write(&s.a, 1, 0, 0, 80000);
+            post_send(&s.a, 2, 0, 80000);
+            post_read(&s.a, 3, 100000, 0, 80000);
+            stream_run(&s);
+            for (uint64_t id = 1; id <= 3; id++)
+                WANT(s.a.send_cq, id, SUCCESS);
+            WANT(s.b.recv_cq, 11, SUCCESS);
+            if (kind == MR_GUARDED) {
+                CHECK(filled(s.b.mem, 80000, 10));
+                CHECK(filled(s.b.mem + 90000, 80000, 10));
+                CHECK(filled(s.a.mem + 100000, 80000, 10));
+            } else {
+                CHECK(!s.b.mem[0] && !s.b.mem[90000] && !s.a.mem[100000]);
+            }
+            stream_close(&s);
+        }
+    }
+}
+
+static void the_longest_message(void) {
+    const uint32_t n = 0x7FFFFFFF;
+    stream_open(&s, .no_crc = true);
+    s.ba.forgets = true;
+    s.ba.most_in_pipe = 1 << 18;
+    struct mr *ours = fabric_mr(s.a.node, &s.a.node->pd, NULL, n, ALL_ACCESS);
+    struct mr *theirs = fabric_mr(s.b.node, &s.b.node->pd, NULL, n, ALL_ACCESS);
+    ours->kind = theirs->kind = MR_NULL;
+    struct rnic_sge sge = {0, n, ours->pub.lkey};
+    post(&s.a, (struct rnic_send_wr){.wr_id = 1,
+                                     .opcode = RNIC_WR_RDMA_READ,
+                                     .send_flags = RNIC_SEND_SIGNALED,
+                                     .wr.rdma = {0, theirs->pub.rkey},
+                                     .sg_list = &sge,
+                                     .num_sge = 1});
+    stream_run(&s);
+    CHECK_EQ(WANT(s.a.send_cq, 1, SUCCESS).byte_len, n);
+    fabric_drop_mr(s.a.node, ours);
+    fabric_drop_mr(s.b.node, theirs);
+    stream_close(&s);
+}
+
+static void completion_counters(void) {
+    static struct comp_cntr counter[2][COMP_CNTR_OPS];
+    static struct comp_cntrs counters[2];
+    memset(counter, 0, sizeof counter);
+    stream_open(&s);
+    for (int e = 0; e < 2; e++) {
+        for (int i = 0; i < COMP_CNTR_OPS; i++) {
+            counter[e][i].bytes = true;
+            counters[e].of[i] = &counter[e][i];
+        }
+    }
+    s.a.qp->cntrs = &counters[0];
+    s.b.qp->cntrs = &counters[1];
+    post_recv(&s.b, 11, 0, 100000);
+    post_send(&s.a, 1, 0, 70000);
+    post_write(&s.a, 2, 0, 0, 80000);
+    post_read(&s.a, 3, 0, 0, 90000);
+    stream_run(&s);
+    post(&s.a, (struct rnic_send_wr){
+                   .wr_id = 4, .opcode = RNIC_WR_RDMA_READ, .wr.rdma = {1, 1}, SGL(SGE(&s.a, 0, 8))}); /* no such key */
+    stream_run(&s);
+#define DONE(e, op) counter[e][__builtin_ctz(RNIC_COMP_CNTR_OP_##op)].done
+#define FAILED(e, op) counter[e][__builtin_ctz(RNIC_COMP_CNTR_OP_##op)].failed
+    CHECK_EQ(DONE(0, SEND), 70000);
+    CHECK_EQ(DONE(0, RDMA_WRITE), 80000);
+    CHECK_EQ(DONE(0, RDMA_READ), 90000);
+    CHECK_EQ(FAILED(0, RDMA_READ), 1);
+    CHECK_EQ(DONE(1, RECV), 70000);
+    CHECK_EQ(DONE(1, REMOTE_RDMA_WRITE), 80000);
+    CHECK_EQ(DONE(1, REMOTE_RDMA_READ), 90000);
+    CHECK_EQ(FAILED(1, REMOTE_RDMA_READ), 1);
+    s.a.qp->cntrs = s.b.qp->cntrs = NULL;
+    stream_close(&s);
+}
+
+/* 100 Mbit/s: 12.5 bytes a microsecond, after a burst. */
+static void no_faster_than_its_rate(void) {
+    const struct rnic_qp_rate_limit_attr attr = {.rate_limit = 100000, .max_burst_sz = 4096};
+    stream_open(&s);
+    fill(s.a.mem, 100000, 11);
+    pace_set(&s.a.qp->pace, &attr, s.a.node->nic.mtu);
+    uint64_t begun = s.f.now, longest = 0;
+    post_write(&s.a, 1, 0, 0, 100000);
+    for (uint64_t before = 0; wq_tail(&s.a.qp->sq) == 0; before = s.ab.written) {
+        stream_run(&s);
+        longest = s.ab.written - before > longest ? s.ab.written - before : longest;
+        if (wq_tail(&s.a.qp->sq) == 0)
+            stream_later(&s);
+    }
+    WANT(s.a.send_cq, 1, SUCCESS);
+    CHECK(filled(s.b.mem, 100000, 11));
+    uint64_t took = s.f.now - begun, bytes = s.ab.written;
+    CHECK(longest <= 4096);
+    CHECK(took >= (bytes - 4096) * 80 && took <= bytes * 80);
+    /* answers cost nothing, and wait for nothing */
+    post_read(&s.b, 2, 0, 0, 50000);
+    stream_run(&s);
+    WANT(s.b.send_cq, 2, SUCCESS);
+    stream_close(&s);
+}
+
+/* Frames leave in one piece each, as the link says that pieces are now. */
+static void frames_are_as_long_as_the_link_says(void) {
+    static const uint32_t pieces[] = {1, 64, 100, 1447, 1448, 9000, 65483, 65536, 1 << 20};
+    for (int markers = 0; markers < 2; markers++) {
+        for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
+            check_note("%u bytes, %s", pieces[i], markers ? "markers" : "no markers");
+            stream_open(&s, .markers = markers, .segment = pieces[i]);
+            fill(s.a.mem, 150000, 12);
+            post_write(&s.a, 1, 0, 0, 150000);
+            stream_run(&s);
+            WANT(s.a.send_cq, 1, SUCCESS);
+            CHECK(filled(s.b.mem, 150000, 12));
+            uint32_t first = s.ab.bytes[markers ? 4 : 0] * 256u + s.ab.bytes[markers ? 5 : 1];
+            uint32_t most = pieces[i] / 4 * 4;
+            if (!markers && most >= 100 && most < 65540)
+                CHECK_EQ(mpa_fpdu(first), most);
+            CHECK(first <= 65534 && first % 4 == 2);
+            stream_close(&s);
+        }
+    }
+}
+
+/* What the program or a peer changes while it goes out does not end the connection: what is sent is summed as it is sent. */
+static void markers_stand_at_every_512th_place(void) {
+    for (int crc = 0; crc < 2; crc++) {
+        stream_open(&s, .markers = true, .no_crc = !crc, .segment = 3000);
+        post_write(&s.a, 1, 0, 0, 10000);
+        post_write(&s.a, 2, 0, 0, 3);
+        stream_run(&s);
+        uint64_t begin = 0;
+        for (uint64_t at = 0; at < s.ab.written; at += 512) {
+            while (begin + frame_bytes(begin) <= at)
+                begin += frame_bytes(begin);
+            uint64_t distance = at == begin ? 0 : at - begin - (begin % 512 ? 0 : 4);
+            CHECK_EQ(get_be32(s.ab.bytes + at), distance);
+        }
+        stream_close(&s);
+    }
+}
+
 /* ---------------------------------------------------------------- the beginning */
 
 static void rts_needs_a_connection(void) {
@@ -217,6 +612,22 @@ int main(void) {
     RUN(completions_keep_the_order_of_posts);
     RUN(unsignaled_ones_complete_silently);
     RUN(a_lot_both_ways);
+    RUN(fence_waits_for_answers);
+    RUN(reads_wait_for_each_other);
+    RUN(one_read_at_a_time_beside_the_ready_message);
+    RUN(answers_and_requests_take_turns);
+    RUN(solicited_events);
+    RUN(inline_bytes_are_free_at_once);
+    RUN(atomics_change_a_word);
+    RUN(what_cannot_be_posted);
+    RUN(a_shared_receive_queue);
+    RUN(memory_windows);
+    RUN(regions_without_addresses);
+    RUN(the_longest_message);
+    RUN(completion_counters);
+    RUN(no_faster_than_its_rate);
+    RUN(frames_are_as_long_as_the_link_says);
+    RUN(markers_stand_at_every_512th_place);
     RUN(rts_needs_a_connection);
     RUN(the_responder_waits_for_the_first_message);
     RUN(a_connection_of_equals);

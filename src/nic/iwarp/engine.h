@@ -121,8 +121,9 @@ struct writer {
     /* Without CRCs a payload goes from its memory: the bytes ahead of `split` go first, then it, then the others. */
     uint32_t split, referred; /* bytes of it that are left */
     struct source source;     /* and where */
+    uint64_t begun, written;  /* bytes of the stream: put here, and given to the link */
     uint32_t position;        /* of the stream, modulo MPA_MARKER_EVERY */
-    bool broken;              /* nothing goes out any more */
+    bool broken;              /* the link takes nothing any more */
     bool finished;            /* nor is to */
 };
 
@@ -245,7 +246,7 @@ bool send_find(struct qp *qp, const uint8_t *ddp, uint32_t *element);
 uint32_t out_most(struct qp *qp); /* bytes of a segment, headers included, now */
 bool fpdu_open(struct qp *qp, struct fpdu *f, uint32_t header, uint32_t payload);
 void fpdu_open_last(struct qp *qp, struct fpdu *f, uint32_t header); /* there is room, once */
-void fpdu_headers(struct fpdu *f);
+void fpdu_headers(struct qp *qp, struct fpdu *f);
 int fpdu_payload(struct qp *qp, struct fpdu *f, const struct source *from);
 void fpdu_close(struct qp *qp, struct fpdu *f);
 static inline bool out_is_clear(const struct writer *out) { return out->start == out->end && !out->referred; }

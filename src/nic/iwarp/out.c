@@ -70,8 +70,8 @@ static int source_copy(struct qp *qp, const struct source *from, const struct io
 uint32_t out_most(struct qp *qp) {
     const struct iwarp *iw = iwarp_of(qp);
     uint32_t piece = qp->way.link->ops->segment(qp->way.link, &qp->way);
-    if (qp->pace.rate && piece > PACE_BURST) /* a pause is due for each */
-        piece = PACE_BURST;
+    if (qp->pace.rate && piece > qp->nic->mtu) /* what a burst is counted in, see pace_set() */
+        piece = qp->nic->mtu;
     if (iw->agreed.markers_out && piece > IN_AHEAD)
         piece = IN_AHEAD;
     return mpa_ulpdu_most(piece, iw->agreed.markers_out, LEAST);
@@ -100,7 +100,14 @@ bool fpdu_open(struct qp *qp, struct fpdu *f, uint32_t header, uint32_t payload)
 
 void fpdu_open_last(struct qp *qp, struct fpdu *f, uint32_t header) { put_length(iwarp_of(qp), f, header, 0); }
 
-void fpdu_headers(struct fpdu *f) {
+/* The link's injector has its chance: at headers before they count, or at a segment with its CRC, behind its length. */
+static void spoil(struct qp *qp, uint8_t *bytes, uint32_t n, bool sealed) {
+    if (qp->way.link->ops->spoil)
+        qp->way.link->ops->spoil(qp->way.link, bytes, n, sealed);
+}
+
+void fpdu_headers(struct qp *qp, struct fpdu *f) {
+    spoil(qp, f->ddp, f->header, false);
     if (f->summed)
         f->crc = crc32c_update(CRC32C_INIT, f->at, MPA_LENGTH_BYTES + f->header);
 }
@@ -157,15 +164,19 @@ void fpdu_close(struct qp *qp, struct fpdu *f) {
     n += put_trailer(f, end);
     if (iw->agreed.markers_out)
         n = put_marked(iw, f);
+    uint32_t length = iw->agreed.markers_out ? MARKED(MPA_LENGTH_BYTES) : MPA_LENGTH_BYTES;
+    spoil(qp, out->bytes + out->end + length, n - length, true);
     out->end += n;
+    n += f->referred ? f->payload : 0;
+    out->begun += n;
     COUNT(qp, tx_packets);
-    COUNT_N(qp, tx_bytes, n + (f->referred ? f->payload : 0));
+    COUNT_N(qp, tx_bytes, n);
 }
 
 /* ---------------------------------------------------------------- writing */
 
-/* What is to be written next, in its order: so many pieces, or -1: memory that it refers to has gone. */
-static int pieces_of(struct qp *qp, struct iovec *pieces) {
+/* What is to be written next, in its order: so many pieces. 0: memory that it refers to has gone, *ve is why */
+static int pieces_of(struct qp *qp, struct iovec *pieces, int *ve) {
     const struct writer *out = &iwarp_of(qp)->out;
     uint32_t first = out->referred ? out->split : out->end;
     int n = 0, count;
@@ -173,14 +184,18 @@ static int pieces_of(struct qp *qp, struct iovec *pieces) {
         pieces[n++] = (struct iovec){out->bytes + out->start, first - out->start};
     if (!out->referred)
         return n;
-    if (source_pieces(qp, &out->source, out->referred, pieces + n, &count) || !count)
-        return -1;
+    *ve = source_pieces(qp, &out->source, out->referred, pieces + n, &count);
+    if (!*ve && !count) /* a window shows something else now */
+        *ve = RNIC_VE_RKEY_UNMAPPED;
+    if (*ve)
+        return 0;
     n += count;
     pieces[n++] = (struct iovec){out->bytes + first, out->end - first};
     return n;
 }
 
 static void written(struct writer *out, uint32_t n) {
+    out->written += n;
     if (out->referred) {
         uint32_t head = out->split - out->start, first = n < head ? n : head;
         out->start += first;
@@ -195,33 +210,42 @@ static void written(struct writer *out, uint32_t n) {
         out->start = out->end = 0;
 }
 
-static void break_off(struct writer *out) {
-    out->broken = true;
-    out->start = out->end = out->referred = 0;
-}
+static void forget(struct writer *out) { out->start = out->end = out->referred = 0; }
 
-static uint32_t total(const struct iovec *pieces, int n) {
-    uint32_t bytes = 0;
-    while (n)
-        bytes += (uint32_t)pieces[--n].iov_len;
-    return bytes;
+/* An FPDU that cannot be finished is the last one. */
+static void break_off(struct qp *qp, int vendor_err) {
+    struct iwarp *iw = iwarp_of(qp);
+    const struct source from = iw->out.source;
+    forget(&iw->out);
+    out_finish(qp);
+    if (qp->state == RNIC_QPS_ERR)
+        return;
+    if (!from.of_region)
+        send_blame(qp, from.key, RNIC_WC_LOC_PROT_ERR, vendor_err);
+    term_refuse(qp, BAD_LOCAL, vendor_err, NULL, 0);
 }
 
 bool out_drain(struct qp *qp, bool more) {
     struct iovec pieces[SGE_MAX + 2];
     struct writer *out = &iwarp_of(qp)->out;
+    int ve;
     if (out_is_clear(out))
         return !out->broken;
-    int n = pieces_of(qp, pieces);
-    long done = n < 0 ? -1 : qp->way.link->ops->write(qp->way.link, &qp->way, pieces, n, more);
+    int n = pieces_of(qp, pieces, &ve);
+    if (!n) {
+        break_off(qp, ve);
+        return true;
+    }
+    long done = qp->way.link->ops->write(qp->way.link, &qp->way, pieces, n, more);
+    out->broken = done < 0;
     if (done < 0)
-        break_off(out);
+        forget(out);
     else
         written(out, (uint32_t)done);
-    return done == (long)total(pieces, n < 0 ? 0 : n);
+    return out_is_clear(out) && !out->broken;
 }
 
-/* Where the rest of it would go beyond the buffer's end there is nothing that could have been put behind it. */
+/* There is room, since no FPDU is longer than the buffer. */
 void out_own(struct qp *qp) {
     struct writer *out = &iwarp_of(qp)->out;
     struct iovec pieces[SGE_MAX];
@@ -230,8 +254,9 @@ void out_own(struct qp *qp) {
         return;
     uint32_t n = out->referred;
     uint8_t *at = out->bytes + out->split;
-    if (source_pieces(qp, &out->source, n, pieces, &count) || !count) {
-        break_off(out);
+    int ve = source_pieces(qp, &out->source, n, pieces, &count);
+    if (ve || !count) {
+        break_off(qp, ve);
         return;
     }
     memmove(at + n, at, out->end - out->split);

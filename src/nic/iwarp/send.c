@@ -89,17 +89,12 @@ static void tell_failure(struct qp *qp) {
     term_refuse(qp, BAD_LOCAL, wqe->vendor_err, NULL, 0);
 }
 
-/* Is its memory still to be written? */
-static bool is_referred(const struct writer *out, uint32_t element) {
-    return out->referred && !out->source.of_region && out->source.key == element;
-}
-
 void send_complete(struct qp *qp) {
     const struct iwarp *iw = iwarp_of(qp);
     uint32_t tail;
     while ((tail = wq_tail(&qp->sq)) != iw->snd.next) {
         struct send_wqe *wqe = sq_wqe(&qp->sq, tail);
-        if (!wqe->done || is_referred(&iw->out, tail))
+        if (!wqe->done || iw->out.written < wqe->end)
             break;
         qp_complete_send(qp, wqe);
     }
@@ -158,10 +153,11 @@ static bool start(struct qp *qp, struct send_wqe *wqe) {
     return true;
 }
 
-/* All of it has gone out. */
+/* All of it has been put into FPDUs. */
 static void proceed(struct qp *qp, struct send_wqe *wqe) {
     struct sender *snd = &iwarp_of(qp)->snd;
     wqe->done = !waits(wqe);
+    wqe->end = iwarp_of(qp)->out.begun;
     snd->waiting += waits(wqe);
     snd->next++;
     snd->offset = 0;
@@ -182,7 +178,7 @@ static enum result send_read(struct qp *qp, struct send_wqe *wqe) {
     read_set_length(read, wqe->length);
     read_set_stag(read, wqe->rkey);
     read_set_to(read, wqe->remote_addr);
-    fpdu_headers(&f);
+    fpdu_headers(qp, &f);
     fpdu_close(qp, &f);
     proceed(qp, wqe);
     return SENT;
@@ -203,7 +199,7 @@ static enum result send_atomic(struct qp *qp, struct send_wqe *wqe) {
     atomic_set_data_mask(atomic, compares ? UINT64_MAX : 0); /* of an addition: where carries stop */
     atomic_set_compare(atomic, compares ? wqe->compare_add : 0);
     atomic_set_compare_mask(atomic, compares ? UINT64_MAX : 0);
-    fpdu_headers(&f);
+    fpdu_headers(qp, &f);
     fpdu_close(qp, &f);
     proceed(qp, wqe);
     return SENT;
@@ -218,7 +214,7 @@ static enum result send_immediate(struct qp *qp, struct send_wqe *wqe) {
     ddp_put_untagged(f.ddp, solicited ? RDMAP_IMMEDIATE_SE : RDMAP_IMMEDIATE, true, wqe->msn, 0);
     immediate_set_data(f.ddp + DDP_UNTAGGED_BYTES, 0);
     memcpy(f.ddp + DDP_UNTAGGED_BYTES, &wqe->imm, sizeof wqe->imm);
-    fpdu_headers(&f);
+    fpdu_headers(qp, &f);
     fpdu_close(qp, &f);
     proceed(qp, wqe);
     return SENT;
@@ -247,7 +243,7 @@ static enum result send_segment(struct qp *qp, struct send_wqe *wqe) {
         ddp_put_tagged(f.ddp, RDMAP_WRITE, n == left, wqe->rkey, wqe->remote_addr + snd->offset);
     else
         put_send(f.ddp, wqe, n == left, snd->offset);
-    fpdu_headers(&f);
+    fpdu_headers(qp, &f);
     wqe->vendor_err = (uint8_t)fpdu_payload(qp, &f, &from);
     if (wqe->vendor_err) {
         wqe->status = RNIC_WC_LOC_PROT_ERR;
@@ -333,7 +329,7 @@ static enum result send_ready_message(struct qp *qp) {
     } else if (writes) {
         ddp_put_tagged(f.ddp, RDMAP_WRITE, true, RTR_TAG, 0);
     }
-    fpdu_headers(&f);
+    fpdu_headers(qp, &f);
     fpdu_close(qp, &f);
     iw->snd.rtr_due = false;
     iw->snd.rtr_waits = reads;
@@ -354,10 +350,14 @@ static enum result next(struct qp *qp, uint64_t now) {
     return result;
 }
 
+static bool may_send(const struct qp *qp) {
+    const struct writer *out = &iwarp_of(qp)->out;
+    return (qp->state == RNIC_QPS_RTS || qp->state == RNIC_QPS_SQD) && !out->finished && !out->broken;
+}
+
 enum result send_fill(struct qp *qp, uint64_t now) {
     enum result result = SENT;
-    while ((result == SENT || result == FAILED) && (qp->state == RNIC_QPS_RTS || qp->state == RNIC_QPS_SQD) &&
-           !iwarp_of(qp)->out.finished)
+    while ((result == SENT || result == FAILED) && may_send(qp))
         result = next(qp, now);
     return result;
 }

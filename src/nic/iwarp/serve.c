@@ -70,7 +70,7 @@ static enum result send_response(struct qp *qp, struct request *r, const uint8_t
     if (!fpdu_open(qp, &f, DDP_TAGGED_BYTES, n))
         return NO_ROOM;
     ddp_put_tagged(f.ddp, RDMAP_READ_RESPONSE, n == left, read_sink_stag(read), read_sink_to(read) + r->offset);
-    fpdu_headers(&f);
+    fpdu_headers(qp, &f);
     int ve = fpdu_payload(qp, &f, &from);
     if (ve)
         return refuse(qp, r, bad_of_source(ve), ve);
@@ -90,10 +90,7 @@ static enum result serve_read(struct qp *qp, struct request *r, const uint8_t *r
     enum bad bad = r->offset ? GOOD
                              : check_source(qp, read_stag(read), read_to(read), read_length(read),
                                             RNIC_ACCESS_REMOTE_READ, &ptr, &ve);
-    if (!bad)
-        return send_response(qp, r, read);
-    qp_count(qp, RNIC_COMP_CNTR_OP_REMOTE_RDMA_READ, false, 0);
-    return refuse(qp, r, bad, ve);
+    return bad ? refuse(qp, r, bad, ve) : send_response(qp, r, read);
 }
 
 /* ---------------------------------------------------------------- atomics */
@@ -134,7 +131,7 @@ static enum result serve_atomic(struct qp *qp, struct request *r, const uint8_t 
     ddp_put_untagged(f.ddp, RDMAP_ATOMIC_RESPONSE, true, srv->msn++, 0);
     atomic_response_set_id(f.ddp + DDP_UNTAGGED_BYTES, atomic_id(atomic));
     atomic_response_set_value(f.ddp + DDP_UNTAGGED_BYTES, r->was);
-    fpdu_headers(&f);
+    fpdu_headers(qp, &f);
     fpdu_close(qp, &f);
     COUNT(qp, responses_sent);
     answered(qp);

@@ -103,7 +103,7 @@ static void send_terminate(struct qp *qp, enum bad bad, const uint8_t *header, u
         terminate_set_length(control, (uint16_t)ulpdu);
         memcpy(control + TERMINATED_AT, header, n);
     }
-    fpdu_headers(&f);
+    fpdu_headers(qp, &f);
     fpdu_close(qp, &f);
     COUNT(qp, terminates_sent);
 }
@@ -122,10 +122,19 @@ static void blame(struct qp *qp, enum bad bad, int vendor_err, const uint8_t *he
     qp_complete_recv(qp, &wc, true);
 }
 
+/* For completion counters: what the peer has asked for. */
+static void count_failure(const struct qp *qp, const uint8_t *header) {
+    if (header && rdmap_opcode(header) == RDMAP_WRITE)
+        qp_count(qp, RNIC_COMP_CNTR_OP_REMOTE_RDMA_WRITE, false, 0);
+    if (header && rdmap_opcode(header) == RDMAP_READ_REQUEST)
+        qp_count(qp, RNIC_COMP_CNTR_OP_REMOTE_RDMA_READ, false, 0);
+}
+
 void term_refuse(struct qp *qp, enum bad bad, int vendor_err, const uint8_t *header, uint32_t ulpdu) {
     const struct rnic_stream_event why = {
         .end = RNIC_STREAM_REFUSED, .layer = rows[bad].layer, .type = rows[bad].type, .code = rows[bad].code};
     send_terminate(qp, bad, header, ulpdu);
+    count_failure(qp, header);
     blame(qp, bad, vendor_err, header);
     iwarp_end(qp, &why, rows[bad].event);
 }

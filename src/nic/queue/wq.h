@@ -71,11 +71,12 @@ struct send_wqe {
         struct {              /* of iWARP */
             uint32_t msn;     /* of the message; of a READ its sink's key, too */
             uint32_t arrived; /* READ: bytes of the answer */
-            bool done;        /* it completes when all before it are complete */
+            bool done;        /* it has its answer, or is to have none */
         };
     };
     union {
         uint64_t cost;           /* link bytes of everything before it on this QP, see roce/req.c */
+        uint64_t end;            /* iWARP: its place in the stream */
         struct rnic_mw *binding; /* BIND_MW, while it is posted: the window, should the chain be taken back */
     };
 

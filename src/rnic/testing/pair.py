@@ -80,7 +80,9 @@ class End(_Closes):
     ) -> None:
         super().__init__()
         with ExitStack() as stack:
-            self.ctx = ctx or stack.enter_context(open_device(loopback() if device == _LOOPBACK else device, **open_options))
+            self.ctx = ctx or stack.enter_context(
+                open_device(loopback() if device == _LOOPBACK else device, **open_options)
+            )
             self.pd = stack.enter_context(self.ctx.alloc_pd())
             self.channel = stack.enter_context(self.ctx.create_comp_channel())
             self.cq = stack.enter_context(self.ctx.create_cq(cqe, self.channel))

@@ -48,6 +48,13 @@ class Meeting:
         self.port: int = self._listener.getsockname()[1]
         """by which port."""
 
+    def __del__(self) -> None:
+        self._listener.close()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """In another process there is none."""
+        return _nobody, ()
+
     def _at(self, ip: IP, port: int) -> tuple[object, ...]:
         return (str(ip), port, 0, self._scope) if ip.version == 6 else (str(ip), port)
 
@@ -79,6 +86,10 @@ class Meeting:
         except TimeoutError:
             text = f"the peer has not connected within {_LIMIT:g} s: it makes the same call at the same time"
             raise TimeoutError(text) from None
+
+
+def _nobody() -> None:
+    return None
 
 
 def _family(ip: IP) -> socket.AddressFamily:
