@@ -20,7 +20,9 @@ static transitions rc_table = {
     [RNIC_QPS_INIT] = {[RNIC_QPS_INIT] = {true, 0, AT_FIRST},
                        [RNIC_QPS_RTR] = {true, 0, M(ACCESS_FLAGS) | READS},
                        [RNIC_QPS_RTS] = {true, 0, M(ACCESS_FLAGS) | READS | M(CUR_STATE)}},
-    [RNIC_QPS_RTR] = {[RNIC_QPS_RTS] = {true, 0, M(ACCESS_FLAGS) | READS | M(CUR_STATE)}},
+    /* To RTS goes who has the stream: what RDMA-CM tells a program to modify then is nothing, as the kernel does. */
+    [RNIC_QPS_RTR] = {[RNIC_QPS_RTR] = {true, 0, M(ACCESS_FLAGS)},
+                      [RNIC_QPS_RTS] = {true, 0, M(ACCESS_FLAGS) | READS | M(CUR_STATE)}},
     [RNIC_QPS_RTS] = {[RNIC_QPS_RTS] = {true, 0, M(ACCESS_FLAGS) | M(CUR_STATE)},
                       [RNIC_QPS_SQD] = {true, 0, M(EN_SQD_ASYNC_NOTIFY)}},
 };
