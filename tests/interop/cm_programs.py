@@ -107,12 +107,13 @@ def server_and_client(link: Link, family: str, role: str) -> None:
     assert "end 0" in theirs
 
 
-def ping(link: Link, family: str, role: str, count: int, options: str) -> None:
+def ping(link: Link, family: str, role: str, count: int, options: str, ours_alone: str = "") -> None:
     """rping, of which both ends print and compare; both have seen the same. The role is rnic's."""
     load = f"-C {count} {options} -v -V"
+    here = [*load.split(), *ours_alone.split()]
     if role == "server":
         address = link.host_ip[family]
-        with rnic("rping", "-s", "-a", address, "-p", 0, *load.split()) as process:
+        with rnic("rping", "-s", "-a", address, "-p", 0, *here) as process:
             port = listens_here(process)
             job = original(link, f"rping -c -a {address} -p {port} {load}")
             # Its exit status after a good run may be 255: what it says counts.
@@ -122,7 +123,7 @@ def ping(link: Link, family: str, role: str, count: int, options: str) -> None:
         address, port = link.guest_ip[family], link.port()
         job = original(link, f"rping -s -a {address} -p {port} {load}")
         listens_there(link, port)
-        with rnic("rping", "-c", "-a", address, "-p", port, *load.split()) as process:
+        with rnic("rping", "-c", "-a", address, "-p", port, *here) as process:
             ours, theirs = finish(process, job, judge=False)
         server, client = theirs, ours
     assert pings(client, "ping data: ") == pings(server, "server ping data: ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import subprocess
+from collections.abc import Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from lab.net import Capture
 
 if TYPE_CHECKING:
     from tshark_check import Report
+    from tshark_iwarp import Report as StreamReport
 
 VERBS_PORT = 7471
 OURS = {"rxe": "roce", "siw": "iwarp"}  # the guest's kind of device, and rnic's
@@ -134,10 +136,21 @@ class Link:
 
 
 class Wire:
-    """A capture of a link's RoCE packets, and tshark as a second reader of those that rnic sent."""
+    """A capture of a link's packets, and tshark as a second reader of them."""
 
     def __init__(self, link: Link, path: Path) -> None:
-        self._link, self._capture = link, Capture(link.guest.netdev, path)
+        what = "tcp" if link.kind == "siw" else "udp port 4791"
+        self._link, self._capture = link, Capture(link.guest.netdev, path, what)
+
+    def check_iwarp(self, allow: Sequence[str] = ()) -> StreamReport:
+        """End the capture; what both ends sent on connections of iWARP tshark must read as rnic.capture does."""
+        from tshark_iwarp import check_iwarp
+
+        from rnic.capture import read_pcap
+
+        report = check_iwarp(read_pcap(self._capture.stop()), allow)
+        print(f"{report.assert_clean().units} FPDUs: {dict(report.opcodes)}")
+        return report
 
     def check(self) -> list[Report]:
         """End the capture; nothing that rnic sent may puzzle tshark or differ from what rnic.wire reads.

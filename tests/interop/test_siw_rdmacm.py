@@ -9,7 +9,7 @@ from link import SIW, Link, Wire
 
 pytestmark = [pytest.mark.interop, pytest.mark.siw, pytest.mark.usefixtures("wire", "over_iwarp")]
 FAMILIES, ROLES = ["ipv4", "ipv6"], ["server", "client"]
-LOADS = ["-c 16 -C 100 -S 4096", "-c 1 -C 1000 -S 100", "-C 0"]
+LOADS = ["-c 16 -C 10 -S 4096", "-c 1 -C 1000 -S 100", "-C 0"]
 
 
 @pytest.mark.combinations(5, family=FAMILIES, role=ROLES, load=LOADS, siw=list(SIW))
@@ -22,8 +22,9 @@ def test_ucmatose(link: Link, family: str, role: str, load: str, siw: str) -> No
     10, family=FAMILIES, role=ROLES, size=[23, 64, 1400, 4096, 65535], own_qp=["", "-q"], siw=list(SIW)
 )
 def test_rping(link: Link, family: str, role: str, size: int, own_qp: str, siw: str) -> None:
+    """The original's client knows no -q over iWARP: it confirms a reply that is confirmed already, and fails."""
     link.set_siw(SIW[siw])
-    ping(link, family, role, 50, f"-S {size} {own_qp}")
+    ping(link, family, role, 50, f"-S {size}", own_qp)
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -48,4 +49,4 @@ def test_cmtime_calls(link: Link) -> None:
 
 
 def test_tshark_reads_what_was_sent(wire: Wire) -> None:
-    wire.check()
+    wire.check_iwarp()
