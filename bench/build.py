@@ -43,7 +43,7 @@ def older(made: Path, sources: list[Path]) -> bool:
 def build() -> dict[str, Path]:
     """The programs "native", "udp" and "copy"; compiles only what has changed."""
     core, loops = ROOT / "src" / "nic", ROOT / "src" / "rnic" / "_nic"
-    headers = [*core.rglob("*.h"), *loops.glob("*.h"), HERE / "loops.h"]
+    headers = [*core.rglob("*.h"), *loops.glob("*.h"), HERE / "loops.h", HERE / "tcp.h"]
     cc, include = compiler(), [f"-I{core}", f"-I{loops}"]
 
     def compile_one(source: Path) -> Path:

@@ -14,6 +14,7 @@
  * inline    1: INLINE
  * bufmax    what net.core.rmem_max and wmem_max would be, for this process alone
  * local     1: by shared memory, with memory that the other process reaches
+ * iwarp     1: over TCP; and then crc=0: without CRCs
  * qps       queue pairs that take turns; for WRITEs and READs
  * at        nanoseconds of CLOCK_MONOTONIC at which to begin; who is late does not measure
  *
@@ -31,6 +32,7 @@
 
 #include "loops.h"
 #include "perf.h"
+#include "tcp.h"
 
 #define NETDEV "lo"
 #define QUEUE 1024
@@ -44,11 +46,14 @@
 #define REMOTE (RNIC_ACCESS_REMOTE_WRITE | RNIC_ACCESS_REMOTE_READ | RNIC_ACCESS_REMOTE_ATOMIC)
 #define ACCESS (RNIC_ACCESS_LOCAL_WRITE | REMOTE)
 #define BUFFER_BYTES (4u << 20)
+#define WORDS_BYTES 4096u /* behind it, of iWARP's streams */
+#define REGION_BYTES (BUFFER_BYTES + WORDS_BYTES)
 #define MARK 64 /* where a memory_pingpong's peer writes; all else goes into the memory that it comes from */
 
 struct hello {
     uint32_t qpn, psn, rkey;
     uint64_t addr;
+    uint16_t port; /* where the serving end of an iWARP connection waits */
 };
 
 struct end {
@@ -94,6 +99,7 @@ static const struct role roles[] = {
 static struct rnic_err err;
 static uint32_t buffer_max;
 static bool by_lane;        /* both ends are on this host: by shared memory */
+static bool by_tcp, summed; /* iWARP, and with CRCs */
 static _Atomic bool parked; /* engine threads stay asleep: all work is the main thread's, and can be counted */
 
 static void die(const char *what) {
@@ -167,14 +173,14 @@ static int gid_index(struct end *e) {
 static void get_memory(struct end *e) {
     if (by_lane) {
         const struct rnic_ext_memory *memory = rnic_extension(e->ctx, RNIC_EXT_MEMORY);
-        need(memory->alloc_mr(e->pd, BUFFER_BYTES, ACCESS, &e->mr, &err), "alloc_mr");
+        need(memory->alloc_mr(e->pd, REGION_BYTES, ACCESS, &e->mr, &err), "alloc_mr");
         e->buffer = e->mr->addr;
         return;
     }
-    e->buffer = mmap(NULL, BUFFER_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    e->buffer = mmap(NULL, REGION_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (e->buffer == MAP_FAILED)
         die("mmap");
-    need(e->ops->reg_mr(e->pd, e->buffer, BUFFER_BYTES, ACCESS, &e->mr, &err), "reg_mr");
+    need(e->ops->reg_mr(e->pd, e->buffer, REGION_BYTES, ACCESS, &e->mr, &err), "reg_mr");
 }
 
 static void open_qp(struct end *e, struct rnic_qp **qp) {
@@ -186,13 +192,13 @@ static void open_qp(struct end *e, struct rnic_qp **qp) {
     };
     need(e->ops->create_qp(e->pd, &init, qp, &err), "create_qp");
     struct rnic_qp_attr attr = {.qp_state = RNIC_QPS_INIT, .port_num = 1, .qp_access_flags = ACCESS};
-    need(e->ops->modify_qp(*qp, &attr, RNIC_QP_STATE | RNIC_QP_PKEY_INDEX | RNIC_QP_PORT | RNIC_QP_ACCESS_FLAGS, &err),
-         "INIT");
+    int pkey = by_tcp ? 0 : RNIC_QP_PKEY_INDEX;
+    need(e->ops->modify_qp(*qp, &attr, RNIC_QP_STATE | RNIC_QP_PORT | RNIC_QP_ACCESS_FLAGS | pkey, &err), "INIT");
 }
 
 static void end_open(struct end *e, uint32_t qps) {
-    struct rnic_open_attr how = {.local = by_lane ? 1 : -1};
-    need(rnic_soft.open("roce_" NETDEV, &how, &e->ctx, &err), "open");
+    struct rnic_open_attr how = {.local = by_lane ? 1 : by_tcp ? 0 : -1};
+    need(rnic_soft.open(by_tcp ? "iwarp_" NETDEV : "roce_" NETDEV, &how, &e->ctx, &err), "open");
     e->ops = e->ctx->ops;
     e->stats = rnic_extension(e->ctx, RNIC_EXT_STATS);
     need(e->ops->alloc_pd(e->ctx, &e->pd, &err), "alloc_pd");
@@ -200,7 +206,7 @@ static void end_open(struct end *e, uint32_t qps) {
     get_memory(e);
     for (uint32_t *n = &e->loops.num_qps; *n < qps; (*n)++)
         open_qp(e, &e->qps[*n].qp);
-    e->local = (struct hello){e->qps[0].qp->qp_num, 0x123456, e->mr->rkey, (uintptr_t)e->buffer};
+    e->local = (struct hello){e->qps[0].qp->qp_num, 0x123456, e->mr->rkey, (uintptr_t)e->buffer, 0};
 }
 
 static int mtu_code(uint32_t bytes) {
@@ -241,6 +247,19 @@ static void end_connect(struct end *e, struct rnic_qp *qp, uint32_t mtu) {
          "RTS");
 }
 
+/* The same over TCP. */
+static void end_attach(struct end *e, struct rnic_qp *qp, int fd, bool initiator) {
+    const struct rnic_ext_stream *streams = rnic_extension(e->ctx, RNIC_EXT_STREAM);
+    struct rnic_stream_attr stream = {.fd = fd, .initiator = initiator, .crc = summed};
+    struct rnic_qp_attr attr = {.qp_state = RNIC_QPS_RTR, .max_dest_rd_atomic = RD_ATOMIC};
+    if (fd < 0)
+        die("TCP");
+    need(e->ops->modify_qp(qp, &attr, RNIC_QP_STATE | RNIC_QP_MAX_DEST_RD_ATOMIC, &err), "RTR");
+    need(streams->attach(qp, &stream, &err), "attach");
+    attr = (struct rnic_qp_attr){.qp_state = RNIC_QPS_RTS, .max_rd_atomic = RD_ATOMIC};
+    need(e->ops->modify_qp(qp, &attr, RNIC_QP_STATE | RNIC_QP_MAX_QP_RD_ATOMIC, &err), "RTS");
+}
+
 static void say(const struct end *e, const char *text) {
     if (write(e->loops.line, text, strlen(text)) < 0)
         die("write");
@@ -263,17 +282,21 @@ static bool heard(const struct end *e) {
     return poll(&p, 1, 0) != 0;
 }
 
-static void greet(struct end *e, struct rnic_qp *qp, uint32_t mtu) {
+static void greet(struct end *e, struct rnic_qp *qp, bool serving, uint32_t mtu) {
     char text[128];
     unsigned long long addr;
-    snprintf(text, sizeof text, "%x %x %llx %x\n", qp->qp_num, e->local.psn, (unsigned long long)e->local.addr,
-             e->local.rkey);
+    int listener = by_tcp && serving ? tcp_listen(&e->local.port) : -1;
+    snprintf(text, sizeof text, "%x %x %llx %x %hx\n", qp->qp_num, e->local.psn, (unsigned long long)e->local.addr,
+             e->local.rkey, e->local.port);
     say(e, text);
     hear(e, text, sizeof text);
-    if (sscanf(text, "%x %x %llx %x", &e->peer.qpn, &e->peer.psn, &addr, &e->peer.rkey) != 4)
+    if (sscanf(text, "%x %x %llx %x %hx", &e->peer.qpn, &e->peer.psn, &addr, &e->peer.rkey, &e->peer.port) != 5)
         die("hello");
     e->peer.addr = addr;
-    end_connect(e, qp, mtu);
+    if (by_tcp)
+        end_attach(e, qp, serving ? tcp_accept(listener) : tcp_connect(e->peer.port), !serving);
+    else
+        end_connect(e, qp, mtu);
 }
 
 /* Both ends are ready to send and to receive. */
@@ -336,6 +359,11 @@ static int never(void *owner) {
     return 0;
 }
 
+/* Of messages, which nobody answers. */
+static bool is_stream(const struct role *role) {
+    return role->opcode == RNIC_WR_SEND && (role->loop == PERF_STREAM || role->loop == PERF_SINK);
+}
+
 /* The loops' end, of a connection that is ready. */
 static void prepare(struct end *e, const struct role *role, uint32_t room, uint32_t depth) {
     uint64_t aside = role->loop == PERF_MEMORY ? MARK : 0;
@@ -352,6 +380,9 @@ static void prepare(struct end *e, const struct role *role, uint32_t room, uint3
     l->rkey = e->peer.rkey;
     l->depth = l->all_depth = depth;
     l->rx_depth = role->receives ? RECEIVES : 0;
+    l->allowance = by_tcp && is_stream(role) ? RECEIVES : 0;
+    l->words = l->source + BUFFER_BYTES;
+    l->remote_words = l->remote_source + BUFFER_BYTES;
     l->yield_polls = UINT32_MAX;
     l->quiet_ns = LIMIT;
     l->interrupted = never;
@@ -494,6 +525,17 @@ static void run_single(struct end end[2], const struct perf_plan *plan, uint32_t
     atomic_store(&parked, false);
 }
 
+static void join(struct end end[2], uint32_t mtu) {
+    uint16_t port;
+    int listener = by_tcp ? tcp_listen(&port) : -1;
+    for (int i = 0; i < 2; i++) {
+        if (by_tcp)
+            end_attach(&end[i], end[i].qps[0].qp, i ? tcp_accept(listener) : tcp_connect(port), !i);
+        else
+            end_connect(&end[i], end[i].qps[0].qp, mtu);
+    }
+}
+
 static void single(char **argv) {
     static struct end end[2];
     uint32_t size = option_number(argv, "size", 8), chain = option_number(argv, "chain", 32);
@@ -511,10 +553,9 @@ static void single(char **argv) {
     end[0].loops.line = end[1].loops.line = -1; /* none, on which nobody speaks */
     for (int i = 0; i < 2; i++)
         end_open(&end[i], 1);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         end[i].peer = end[!i].local;
-        end_connect(&end[i], end[i].qps[0].qp, option_number(argv, "mtu", 4096));
-    }
+    join(end, option_number(argv, "mtu", 4096));
     run_single(end, &plan, pingpong ? QUEUE / 2 : chain);
     printf("{\"operations\": %u, \"ns_per_operation\": %.0f}\n", count, (double)end[0].loops.ns / count);
     for (int i = 0; i < 2; i++)
@@ -550,6 +591,8 @@ int main(int argc, char **argv) {
         return usage();
     buffer_max = option_number(argv, "bufmax", 0);
     by_lane = option_number(argv, "local", 0) != 0;
+    by_tcp = option_number(argv, "iwarp", 0) != 0;
+    summed = option_number(argv, "crc", 1) != 0;
     if (!strcmp(argv[2], "single")) {
         single(argv);
         return 0;
@@ -567,7 +610,7 @@ int main(int argc, char **argv) {
     e.loops.line = atoi(argv[1]);
     end_open(&e, qps);
     for (uint32_t i = 0; i < qps; i++)
-        greet(&e, e.qps[i].qp, option_number(argv, "mtu", 4096));
+        greet(&e, e.qps[i].qp, role->serving, option_number(argv, "mtu", 4096));
     prepare(&e, role, plan.size, depth);
     if (role->serving)
         serve(&e, role, &plan);

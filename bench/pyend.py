@@ -7,7 +7,7 @@
     pyend.py FD pingpong               messages, each answered by
     pyend.py FD echo                   the other end
 
-and options: seconds=0.4 size=8 chain=32 depth=512 local=0.  FD and what is said over it are those of
+and options: seconds=0.4 size=8 chain=32 depth=512 local=0 iwarp=0.  FD and what is said over it are those of
 native.c.
 """
 
@@ -32,17 +32,18 @@ CONNECTION = Connection(path_mtu=rnic.MTU.MTU_4096, min_rnr_timer=1, address="12
 INLINE = 64
 RECEIVES = 64
 SIGNAL_EVERY = 32
-DEFAULTS = {"seconds": 0.4, "size": 8, "chain": 32, "depth": 512, "local": 0}
+DEFAULTS = {"seconds": 0.4, "size": 8, "chain": 32, "depth": 512, "local": 0, "iwarp": 0}
 Options = dict[str, float]
 
 
 class End:
     """A connected queue pair with one region, and the line to the other process."""
 
-    def __init__(self, stack: ExitStack, fd: int, *, local: bool) -> None:
+    def __init__(self, stack: ExitStack, fd: int, *, local: bool, serves: bool, iwarp: bool) -> None:
         self.line = stack.enter_context(socket.socket(fileno=fd))
         self.heard = self.line.makefile("r")
-        ctx = stack.enter_context(rnic.open_device("roce_lo", local=local))
+        name = "iwarp_lo" if iwarp else "roce_lo"
+        ctx = stack.enter_context(rnic.open_device(name, local=local))
         pd = stack.enter_context(ctx.alloc_pd())
         self.mr = stack.enter_context(pd.alloc_mr(SIZE, ALL_ACCESS))
         self.cq = stack.enter_context(ctx.create_cq(4096))
@@ -56,10 +57,30 @@ class End:
         )
         init = rnic.QPInitAttr(send_cq=self.cq, recv_cq=self.receives, qp_type=rnic.QPType.RC, cap=cap)
         self.qp = stack.enter_context(pd.create_qp(init))
+        if iwarp:
+            self._join(serves)
+            return
         own = prepare(self.qp, CONNECTION)
-        self.say(f"{own.qp_num:x} {own.psn:x} {self.mr.addr:x} {self.mr.rkey:x}")
-        qpn, psn, self.addr, self.rkey = (int(word, 16) for word in self.hear().split())
+        qpn, psn = self._tell(own.psn)[:2]
         complete(self.qp, own, Address(own.gid, qpn, psn, own.mtu), CONNECTION)
+
+    def _tell(self, psn: int, port: int = 0) -> tuple[int, int, int]:
+        """Queue pair, PSN and TCP port of the other end, which learns this one's."""
+        self.say(f"{self.qp.qp_num:x} {psn:x} {self.mr.addr:x} {self.mr.rkey:x} {port:x}")
+        qpn, psn, self.addr, self.rkey, port = (int(word, 16) for word in self.hear().split())
+        return qpn, psn, port
+
+    def _join(self, serves: bool) -> None:
+        """Over TCP: the end that serves listens."""
+        state, most = rnic.QPState, 16
+        self.qp.modify(rnic.QPAttr(qp_state=state.INIT, port_num=1, qp_access_flags=ALL_ACCESS))
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = self._tell(0, listener.getsockname()[1])[2]
+            sock = listener.accept()[0] if serves else socket.create_connection(("127.0.0.1", port))
+        with sock:
+            self.qp.modify(rnic.QPAttr(qp_state=state.RTR, max_dest_rd_atomic=most))
+            self.qp.attach_stream(sock, rnic.StreamAttr(initiator=not serves, rtr=rnic.StreamRTR.NONE))
+        self.qp.modify(rnic.QPAttr(qp_state=state.RTS, max_rd_atomic=most))
 
     def say(self, text: str) -> None:
         self.line.sendall(f"{text}\n".encode())
@@ -249,7 +270,8 @@ def main() -> None:
     given = dict(word.split("=") for word in rest if "=" in word)
     options = DEFAULTS | {name: float(value) for name, value in given.items()}
     with ExitStack() as stack:
-        end = End(stack, int(fd), local=bool(options["local"]))
+        serves, iwarp = role in ("target", "echo"), bool(options["iwarp"])
+        end = End(stack, int(fd), local=bool(options["local"]), serves=serves, iwarp=iwarp)
         if role == "target":
             serve(end, rest[0])
         else:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import existing
 import figures
 import guest
+import iwarp
 import scaling
 from build import HERE
 from procs import AbsentError
@@ -20,7 +21,7 @@ from tables import Measurements, Setting, Table, Target
 
 
 class Section(Protocol):
-    """A module that measures: figures, existing, scaling, guest."""
+    """A module that measures: figures, iwarp, existing, scaling, guest."""
 
     def measurements(self, s: Setting) -> Measurements: ...
     def tables(self) -> list[Table]: ...
@@ -29,7 +30,13 @@ class Section(Protocol):
 
 
 # file of JSON: the section; in the order of the page
-SECTIONS: dict[str, Section] = {"latest": figures, "programs": existing, "scaling": scaling, "guest": guest}
+SECTIONS: dict[str, Section] = {
+    "latest": figures,
+    "iwarp": iwarp,
+    "programs": existing,
+    "scaling": scaling,
+    "guest": guest,
+}
 LIMITS = HERE / "limits.md"
 MACHINE = {
     "rnic": "rnic",

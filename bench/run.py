@@ -52,6 +52,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--results", type=Path, default=HERE / "results", help="where results go")
     parser.add_argument("--here", action="store_true", help="stay in this network namespace")
     what = parser.add_mutually_exclusive_group()
+    what.add_argument("--iwarp", action="store_true", help="iWARP alone")
     what.add_argument("--programs", action="store_true", help="existing programs alone, under `rnic run`")
     what.add_argument("--scaling", action="store_true", help="1 to 1,000 queue pairs, 1 to 8 processes")
     what.add_argument("--guest", action="store_true", help="beside rdma_rxe in a virtual machine")
@@ -64,8 +65,8 @@ def chosen(args: argparse.Namespace) -> list[str]:
     """Names of sections."""
     if args.all:
         return list(report.SECTIONS)
-    one = [name for name in ("programs", "scaling", "guest") if getattr(args, name)]
-    return one or ["latest", "programs"]
+    one = [name for name in ("iwarp", "programs", "scaling", "guest") if getattr(args, name)]
+    return one or ["latest", "iwarp", "programs"]
 
 
 def measure_round(plan: Measurements, progress: Progress, title: str) -> dict[str, Values]:

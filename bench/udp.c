@@ -12,7 +12,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <netinet/udp.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -24,6 +23,7 @@
 #include <unistd.h>
 
 #include "loops.h"
+#include "tcp.h"
 
 #ifndef UDP_SEGMENT
 #define UDP_SEGMENT 103
@@ -71,18 +71,14 @@ static void open_pair(int fd[2]) {
     }
 }
 
-/* The same over TCP, whose messages go out at once. */
+/* The same over TCP. */
 static void open_tcp(int fd[2]) {
-    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t n = sizeof addr;
-    int listener = socket(AF_INET, SOCK_STREAM, 0), one = 1;
-    fd[0] = socket(AF_INET, SOCK_STREAM, 0);
-    if (listener < 0 || bind(listener, (struct sockaddr *)&addr, n) || listen(listener, 1) ||
-        getsockname(listener, (struct sockaddr *)&addr, &n) || connect(fd[0], (struct sockaddr *)&addr, n))
-        die("TCP");
-    fd[1] = accept(listener, NULL, NULL);
+    uint16_t port;
+    int listener = tcp_listen(&port);
+    fd[0] = listener < 0 ? -1 : tcp_connect(port);
+    fd[1] = fd[0] < 0 ? -1 : tcp_accept(listener);
     for (int i = 0; i < 2; i++) {
-        if (setsockopt(fd[i], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) || fcntl(fd[i], F_SETFL, O_NONBLOCK))
+        if (fd[i] < 0 || fcntl(fd[i], F_SETFL, O_NONBLOCK))
             die("TCP");
     }
 }

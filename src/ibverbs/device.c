@@ -312,6 +312,7 @@ static void free_left(const struct rnic_context *nic) {
 /* Kernels free everything when a descriptor of theirs is closed, and programs count on that. */
 static int end(struct context *c, struct rnic_err *err) {
     struct rnic_context *nic = c->nic;
+    orders_leave_all(&c->ex.context);
     pthread_mutex_lock(&closing);
     int rc = c->ops->close_all ? c->ops->close_all(nic, err) : c->ops->close(nic, err);
     if (rc >= 0) {

@@ -12,6 +12,7 @@
  *   qp.c          queue pairs: create, modify, query, destroy
  *   work.c        post and poll: casts, but for what holds pointers to objects of this library
  *   builder.c     the extended queue pair: work requests built call by call
+ *   orders.c      what RDMA-CM's server does to queue pairs of iWARP
  *   srq.c, xrc.c  shared receive queues, XRC domains and the queue pairs that are opened
  *   ah.c          address handles, also those from a completion; multicast
  *   frames.c      work queues, indirection tables, rules for frames and their counters
@@ -130,6 +131,7 @@ struct qp {
     struct object object;
     struct rnic_qp *nic;
     struct builder *builder; /* NULL: it was created without send_ops_flags */
+    struct qp *next;         /* orders.c's list */
 };
 struct ah {
     struct ibv_ah pub;
@@ -289,6 +291,11 @@ static inline int as_drivers_refuse(int rc) { return rc == -EOPNOTSUPP ? -EINVAL
 uint8_t shown_sl(const struct rnic_wc *wc);
 /* poll_ex.c */
 void cq_extend(struct cq *cq, uint64_t wc_flags);
+
+/* orders.c: which queue pairs orders are for.  leave: no order is under way, and none comes any more. */
+void orders_follow(struct qp *qp);
+void orders_leave(const struct qp *qp);
+void orders_leave_all(const struct ibv_context *context);
 
 /* qp.c: an object for a queue pair of nic.h; builder.c: the calls that build work requests for it, 0 or an errno. */
 struct ibv_qp *qp_show(struct ibv_context *context, struct qp *qp);

@@ -32,6 +32,7 @@ struct ibv_qp *qp_show(struct ibv_context *context, struct qp *qp) {
     pthread_mutex_init(&pub->mutex, NULL);
     pthread_cond_init(&pub->cond, NULL);
     ADD(context, qp, free_qp);
+    orders_follow(qp);
     return pub;
 }
 
@@ -136,6 +137,16 @@ static int masked_out(const struct ibv_qp *qp, int mask) {
     return mask;
 }
 
+/* A program that closes a connection of iWARP, which has ended meanwhile: the kernel's siw has nothing against it. */
+static bool has_closed(const struct ibv_qp *pub, const struct ibv_qp_attr *attr, int mask) {
+    struct rnic_qp_attr now;
+    struct rnic_qp_init_attr made;
+    return pub->context->device->transport_type == IBV_TRANSPORT_IWARP && mask == IBV_QP_STATE &&
+           attr->qp_state == IBV_QPS_SQD &&
+           !JUST_CALL(context_of(pub->context)->ops, query_qp, ((const struct qp *)pub)->nic, &now, &made, NULL) &&
+           now.qp_state == RNIC_QPS_ERR;
+}
+
 EXPORT int ibv_modify_qp(struct ibv_qp *pub, struct ibv_qp_attr *attr, int mask) {
     struct qp *qp = (struct qp *)pub;
     struct rnic_qp_attr copy;
@@ -146,6 +157,8 @@ EXPORT int ibv_modify_qp(struct ibv_qp *pub, struct ibv_qp_attr *attr, int mask)
     if (mask & IBV_QP_ALT_PATH)
         as_drivers_take(&copy.alt_ah_attr);
     int rc = CALL(context_of(pub->context)->ops, modify_qp, qp->nic, &copy, (uint32_t)masked_out(pub, mask), &err);
+    if (rc && has_closed(pub, attr, mask))
+        return 0;
     if (!rc && mask & IBV_QP_STATE)
         pub->state = attr->qp_state;
     return failed("modify_qp", rc, &err);
@@ -201,9 +214,12 @@ EXPORT int ibv_destroy_qp(struct ibv_qp *pub) {
     struct qp *qp = (struct qp *)pub;
     struct rnic_err err = {0};
     const struct acks acks = {&pub->mutex, &pub->cond, &pub->events_completed, NULL};
+    orders_leave(qp);
     int rc = TAKE_AWAY(pub->context, destroy_qp, qp->nic, &err, &acks);
-    if (rc)
+    if (rc) {
+        orders_follow(qp);
         return failed("destroy_qp", rc, &err);
+    }
     object_remove(pub->context, &qp->object);
     free_qp(qp);
     return 0;

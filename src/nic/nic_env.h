@@ -26,6 +26,8 @@ struct rnic_device_attr;
     X(FAULT, "`loss=0.01,seed=7`", "none", "faults in the packets that the device sends: the fields of `rnic.Faults`") \
     X(LIMITS, "`max_qp=4,max_cqe=100`", "the device's own", "attributes of the device that are to be smaller")         \
     X(LOCAL, "`on` or `off`", "`on`", "whether peers on this host are reached through shared memory")                  \
+    X(MPA_CRC, "`on` or `off`", "`on`",                                                                                \
+      "iWARP: whether messages carry CRCs where the peer can do without; TCP's own checksum is weaker")                \
     X(NAMES, "`mlx5_0=eth0,siw0=eth0:iwarp`", "`roce_` or `iwarp_`, and the interface's name",                         \
       "names of devices, and the network interface of each; with `:iwarp` behind it, it is an iWARP device")           \
     X(PKEYS, "numbers with commas between them", "`0xffff`", "the port's P_Key table: `0xffff,0x8001`, for example")    \
@@ -49,6 +51,9 @@ bool rnic_env_verbs_debug(void);
 
 /* 1: through shared memory, 0: not. */
 int rnic_env_local(struct rnic_err *err);
+
+/* 1: with CRCs, 0: without, where the peer can do without, too. */
+int rnic_env_mpa_crc(struct rnic_err *err);
 
 /* P_Keys into pkeys: at most max; the number there are, 0 for the table of a device that nobody fills. */
 int rnic_env_pkeys(uint16_t *pkeys, int max, struct rnic_err *err);

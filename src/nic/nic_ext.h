@@ -175,6 +175,8 @@ struct rnic_ext_memory {
 
 struct rnic_stream_attr {
     int fd;               /* a connected socket; from attach() on, if that returns 0, the queue pair's */
+    int line;             /* -1, or a socket that is the queue pair's then, too: the stream's event is sent there, and
+                           * not told by next_event().  It is closed behind that, and when the queue pair goes */
     const uint8_t *bytes; /* nbytes that were read of it and come behind the last frame of the start-up */
     uint32_t nbytes;
     uint8_t rtr;      /* enum rnic_stream_rtr: the initiator sends it, the responder waits for it */

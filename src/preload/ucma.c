@@ -4,7 +4,7 @@
  *
  * Towards the program the socket has a byte for each event that can be fetched, so that poll(2) and O_NONBLOCK work by
  * themselves; its end of the socket is closed by whatever ends the program, and the server sees that.  Towards the server
- * go the commands, each with the writing end of a pipe of its own, on which the answer comes.  So threads need no lock, a
+ * go the commands, each with one end of a pair of sockets of its own, on which the answer comes.  So threads need no lock, a
  * copy of the descriptor is as good as the first one, and a process that was forked or started with it can use it.
  *
  * Sockets are used by system calls themselves: librspreload.so stands in front of libc's functions, and is not ready for
@@ -24,6 +24,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "ibverbs/orders.h"
 #include "preload.h"
 
 #include <rdma/rdma_user_cm.h>
@@ -39,6 +40,7 @@ struct answer {
     uint32_t undone;  /* events that are gone: as many bytes are to be taken back */
     uint64_t address; /* of the data, in the program: what the command says */
     uint64_t length;  /* of the data */
+    uint64_t orders;  /* behind the data: so many, one of them at most with the descriptors that came with this */
 };
 
 /* What is told to the server when fewer bytes could be taken back, as other threads had them: `in` of them were missing. */
@@ -255,9 +257,9 @@ static void tell(int fd, uint32_t cmd, uint16_t count) {
     send_message(fd, &(struct iovec){&head, sizeof head}, 1, -1);
 }
 
-/* Send a command, with a pipe for its answer. */
+/* Send a command, with a socket for its answer. */
 static int ask(int fd, struct command *c, int ends[2]) {
-    int rc = pipe2(ends, O_CLOEXEC);
+    int rc = (int)syscall(SYS_socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends);
     if (!rc && (rc = send_message(fd, c->parts, 2, ends[1]))) {
         int why = errno;
         syscall(SYS_close, ends[0]);
@@ -265,6 +267,55 @@ static int ask(int fd, struct command *c, int ends[2]) {
         errno = why;
     }
     return rc;
+}
+
+/* The beginning of an answer, and the descriptors that come with it, or -1. */
+static int read_head(int fd, struct answer *answer, int fds[ORDER_FDS]) {
+    union {
+        struct cmsghdr head;
+        char room[CMSG_SPACE(ORDER_FDS * sizeof *fds)];
+    } control = {0};
+    struct iovec part = {answer, sizeof *answer};
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control.room};
+    long n;
+    do
+        n = syscall(SYS_recvmsg, fd, &message, MSG_CMSG_CLOEXEC);
+    while (n < 0 && errno == EINTR);
+    if (n <= 0)
+        return n < 0 ? -1 : fail(EIO);
+    if (message.msg_controllen >= sizeof control.head && control.head.cmsg_type == SCM_RIGHTS)
+        memcpy(fds, CMSG_DATA(&control.head), control.head.cmsg_len - CMSG_LEN(0));
+    return read_all(fd, (char *)answer + n, sizeof *answer - (size_t)n);
+}
+
+/* Who carries out orders: libibverbs.so, from when it is loaded. */
+static _Atomic(order_function *) verbs;
+
+EXPORT void rnic_preload_take_orders(order_function *function) { atomic_store(&verbs, function); }
+
+static int give(const struct order *order, const int fds[ORDER_FDS]) {
+    order_function *function = atomic_load(&verbs);
+    if (function)
+        return function(order, fds);
+    for (int i = 0; i < ORDER_FDS; i++)
+        syscall(SYS_close, fds[i]);
+    return -EINVAL;
+}
+
+/* Have the orders behind an answer carried out.  A connection that its queue pair does not take fails the command that has
+ * accepted it; else it ends, and an event says so. */
+static int follow_orders(int fd, const struct command *c, struct answer *answer, const int fds[ORDER_FDS]) {
+    static const int none[ORDER_FDS] = {-1, -1};
+    for (uint64_t i = 0; i < answer->orders; i++) {
+        struct order order;
+        if (read_all(fd, &order, sizeof order))
+            return -1;
+        int rc = give(&order, order.kind == ORDER_BEGIN ? fds : none);
+        if (rc && order.kind == ORDER_BEGIN && c->head.cmd == RDMA_USER_CM_CMD_ACCEPT)
+            answer->result = rc;
+    }
+    return 0;
 }
 
 /* Have a command carried out; the data of the answer go where the program wants them. */
@@ -278,9 +329,12 @@ static int carry_out(int fd, struct command *c, struct answer *answer) {
         return -1;
     }
     syscall(SYS_close, ends[1]); /* the server has its own: when that goes, a read ends */
-    int rc = read_all(ends[0], answer, sizeof *answer);
+    int fds[ORDER_FDS] = {-1, -1};
+    int rc = read_head(ends[0], answer, fds);
     if (!rc && answer->length)
         rc = read_all(ends[0], (void *)(uintptr_t)answer->address, (size_t)answer->length);
+    if (!rc)
+        rc = follow_orders(ends[0], c, answer, fds);
     int why = errno;
     syscall(SYS_close, ends[0]);
     errno = why;

@@ -50,6 +50,7 @@ def test_all_is_what_there_is() -> None:
         "endpoint",
         "testing",
         "later",
+        "mpa",
         "log",
         "records",
         "sizes",

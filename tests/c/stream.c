@@ -38,10 +38,10 @@ static void append(struct pipe *p, const uint8_t *bytes, uint64_t n) {
     p->written += n;
 }
 
-static long pipe_write(struct link *link, const struct way *way, const struct iovec *pieces, int n, bool more) {
+static long pipe_write(struct link *link, const struct way *way, const struct iovec *pieces, int n) {
     struct pipe *p = own(way)->out;
     uint64_t total = 0, done = 0;
-    (void)link, (void)more;
+    (void)link;
     CHECK(!p->finished);
     if (p->broken)
         return -EPIPE;
@@ -222,8 +222,8 @@ static void open_end(struct stream *s, struct end *e, int i, const struct stream
     e->node->nic.stream_ended = ended;
     e->node->nic.stream_arg = s;
     CHECK_EQ(channel_init(&e->channel), 0);
-    e->send_cq = fabric_cq(256, &e->channel);
-    e->recv_cq = fabric_cq(256, &e->channel);
+    e->send_cq = fabric_cq(o->cqe ? (int)o->cqe : 256, &e->channel);
+    e->recv_cq = fabric_cq(o->cqe ? (int)o->cqe : 256, &e->channel);
     e->mr = fabric_mr(e->node, &e->node->pd, e->mem, e->bytes, ALL_ACCESS | RNIC_ACCESS_MW_BIND);
     make_qp(e, 0x100 + (uint32_t)i, o, srq);
 }

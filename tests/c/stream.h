@@ -49,6 +49,7 @@ struct stream_options { /* 0: the default */
     uint64_t bytes;                     /* of each end's buffer; 256 KiB */
     uint32_t segment;                   /* 65536 */
     struct srq *srq;                    /* of b */
+    uint32_t cqe;                       /* 256 */
     bool not_yet;                       /* INIT, not RTS */
 };
 

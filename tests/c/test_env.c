@@ -10,7 +10,7 @@
 #include "nic.h"
 
 #define KEYS 4
-#define VARIABLES 12
+#define VARIABLES 13
 
 static struct rnic_err err;
 
@@ -116,6 +116,8 @@ static void a_value_is_checked_before_anybody_has_it(void) {
     } rows[] = {
         {"RNIC_LOCAL", "on", NULL},
         {"RNIC_LOCAL", "maybe", "neither on nor off"},
+        {"RNIC_MPA_CRC", "off", NULL},
+        {"RNIC_MPA_CRC", "0", "RNIC_MPA_CRC is '0', neither on nor off"},
         {"RNIC_FAULT", "loss=1%, delay = .5,delay_s=2ms,seed=18446744073709551", "there is no fault delay"},
         {"RNIC_FAULT", "loss=1%,delay=.5,delay_s=2ms,reorder_gap=1,seed=1844674407370955161", NULL},
         {"RNIC_FAULT", "reorder_gap=0", "reorder_gap is a number from 1 on, not 0"},

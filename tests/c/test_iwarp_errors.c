@@ -402,6 +402,19 @@ static void answers_that_are_not_due(void) {
     segment_give(&s, &s.a, &g);
     want_terminate(&s.a, DDP, 1, 0, 14, -1);
     stream_close(&s);
+    check_note("to a READ that is still to be asked, in the place of an element that has been");
+    stream_open(&s, .wr = 2);
+    for (uint64_t i = 1; i <= 2; i++)
+        post_write(&s.a, i, 0, 0, 8);
+    stream_run(&s);
+    WANT(s.a.send_cq, 1, SUCCESS);
+    WANT(s.a.send_cq, 2, SUCCESS);
+    post_read(&s.a, 3, 0, 0, 8);
+    segment_tagged(&g, RDMAP_READ_RESPONSE, true, 0, 0, "12345678", 8);
+    segment_give(&s, &s.a, &g);
+    want_terminate(&s.a, DDP, 1, 0, 14, -1);
+    WANT_ERR(s.a.send_cq, 3, WR_FLUSH_ERR, FLUSHED);
+    stream_close(&s);
     begin("of an atomic to a READ");
     post_read(&s.a, 1, 0, 0, 8);
     stream_step(&s);

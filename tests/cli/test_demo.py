@@ -90,12 +90,21 @@ def test_a_file_that_cannot_be_read_is_refused(rnic: Start, tmp_path: Path) -> N
     assert (result.status, "is not readable" in result.err) == (2, True)
 
 
-@pytest.mark.parametrize(("switch", "way"), [("on", "by shared memory"), ("off", "over UDP")])
+@pytest.mark.parametrize(
+    ("variable", "way"),
+    [
+        ("RNIC_LOCAL=on", "by shared memory"),
+        ("RNIC_LOCAL=off", "over UDP"),
+        ("RNIC_TRANSPORT=iwarp", "over TCP"),
+    ],
+)
 def test_the_way_of_the_data_is_told(
-    rnic: Start, monkeypatch: pytest.MonkeyPatch, switch: str, way: str
+    rnic: Start, monkeypatch: pytest.MonkeyPatch, variable: str, way: str
 ) -> None:
-    monkeypatch.setenv("RNIC_LOCAL", switch)
-    (line,) = (line for line in rnic("demo", "--size", "1M").wait().out.splitlines() if "sent in" in line)
+    monkeypatch.setenv(*variable.split("="))
+    result = rnic("demo", "--size", "1M").wait()
+    assert (result.status, result.err) == (0, "")
+    (line,) = (line for line in result.out.splitlines() if "sent in" in line)
     assert line.endswith(f"1 RDMA WRITE {way}")
 
 

@@ -24,7 +24,7 @@ import pytest
 
 from cli import perf_ends
 from cli.commands import ERASE, Command, Start
-from rnic import VerbsError
+from rnic import QP, VerbsError
 from rnic.cli.params import Failure
 from rnic.cli.perf import perf, plot, session
 from rnic.cli.perf.end import End
@@ -51,12 +51,15 @@ def measured(rnic: Start, *words: object) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.parametrize(("local", "transport"), [("off", "UDP"), ("on", "shared memory")])
+@pytest.mark.parametrize(
+    ("variable", "transport"),
+    [("RNIC_LOCAL=off", "UDP"), ("RNIC_LOCAL=on", "shared memory"), ("RNIC_TRANSPORT=iwarp", "TCP")],
+)
 @pytest.mark.parametrize("words", EVERY)
 def test_each_operation_has_each_metric(
-    monkeypatch: pytest.MonkeyPatch, words: str, local: str, transport: str, loop: str
+    monkeypatch: pytest.MonkeyPatch, words: str, variable: str, transport: str, loop: str
 ) -> None:
-    monkeypatch.setenv("RNIC_LOCAL", local)
+    monkeypatch.setenv(*variable.split("="))
     (record,) = perf_ends.measured(f"{words} --loop {loop} -n 100")
     assert f"{record['test']} {record['metric']}" == words
     assert (record["loop"], record["iterations"], record["transport"]) == (loop, 100, transport)
@@ -68,6 +71,37 @@ def test_each_operation_has_each_metric(
     assert [us[name] for name in PERCENTILES] == sorted(us[name] for name in PERCENTILES)
     assert us["min"] <= us["mean"] <= us["max"]
     assert ("half" in record["latency_is"]) == TESTS[record["test"]].bounces
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("words", ["send rate -q 2", "write-imm bw -s 64", "send bw -s 64 --bidirectional"])
+def test_more_messages_than_receives_where_there_is_no_rnr(
+    monkeypatch: pytest.MonkeyPatch, words: str, loop: str
+) -> None:
+    monkeypatch.setenv("RNIC_TRANSPORT", "iwarp")
+    (record,) = perf_ends.measured(f"{words} --loop {loop} -n 5000")
+    assert record["iterations"] >= 5000
+
+
+def test_iwarp_has_no_path_mtu(rnic: Start) -> None:
+    result = rnic("perf", "send", "lat", "--local", "-d", "iwarp_lo", "-m", 1024).wait()
+    assert (result.status, result.out) == (1, "")
+    assert "iWARP has no path MTU" in result.err
+
+
+@pytest.mark.parametrize("crc", ["on", "off"])
+def test_crcs_of_iwarp_are_switched_by_the_environment(monkeypatch: pytest.MonkeyPatch, crc: str) -> None:
+    monkeypatch.setenv("RNIC_TRANSPORT", "iwarp")
+    monkeypatch.setenv("RNIC_MPA_CRC", crc)
+    asked: list[bool] = []
+    attach = QP.attach_stream
+    monkeypatch.setattr(
+        QP,
+        "attach_stream",
+        lambda qp, sock, attr: (asked.append(attr.crc), attach(qp, sock, attr))[1],
+    )
+    perf_ends.measured("send lat -n 10")
+    assert asked == [crc == "on"] * 2
 
 
 @pytest.mark.parametrize("loop", LOOPS)

@@ -74,9 +74,11 @@ def bench(library: ctypes.CDLL, words: str, loop: str) -> Iterator[Bench]:
         what = ([qp], cq, sleeps, mr, Line(near, "server"), ROOM, REMOTE)
         loops: Loops
         if loop == "python":
-            loops = PythonEnd(*what, depth=plan.depth, rx_depth=0, yield_polls=32, quiet=5)
+            loops = PythonEnd(*what, depth=plan.depth, rx_depth=0, yield_polls=32, quiet=5, allowance=0)
         else:
-            loops = PerfEnd(*what, depth=plan.depth, rx_depth=0, yield_polls=32, quiet=5, tsc=False)
+            loops = PerfEnd(
+                *what, depth=plan.depth, rx_depth=0, yield_polls=32, quiet=5, allowance=0, tsc=False
+            )
         yield Bench(loops, plan, recorder, far)
         loops.settle()
     del recorder.context, ctx, pd, channel, cq, mr, qp, sleeps, what, loops

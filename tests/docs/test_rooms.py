@@ -25,17 +25,31 @@ C_ROOMS = {
     "iwarp": {"base", "wire", "queue", "mem", "link", "qp"},
     "link": {"base", "wire", "names"},
     "run": {"base", "queue", "link", "qp"},
-    "net": {"base", "names", "wire", "queue", "qp", "roce", "raw", "link", "run"},
+    "net": {"base", "names", "wire", "queue", "qp", "roce", "raw", "iwarp", "link", "run"},
     "host": {"base", "names", "wire", "queue", "mem", "qp", "roce", "link", "run", "net"},
     "mad": {"base", "names", "wire", "queue", "qp", "roce", "link", "run", "net", "host"},
-    "dev": {"base", "wire", "queue", "mem", "qp", "roce", "raw", "link", "run", "net", "host", "mad"},
-    "verbs": {"base", "names", "wire", "queue", "mem", "qp", "roce", "raw", "link", "dev"},
+    "dev": {
+        "base",
+        "wire",
+        "queue",
+        "mem",
+        "qp",
+        "roce",
+        "raw",
+        "iwarp",
+        "link",
+        "run",
+        "net",
+        "host",
+        "mad",
+    },
+    "verbs": {"base", "names", "wire", "queue", "mem", "qp", "roce", "raw", "iwarp", "link", "dev"},
 }
 # The headers that other rooms may include: base/, names/ and wire/ are toolboxes, and show all.
 PUBLIC_HEADERS = {
     "link": {
         "link.h",
-        *("udp/udp.h", "lane/lane.h", "group/group.h", "packet/packet.h"),  # the links
+        *("udp/udp.h", "lane/lane.h", "group/group.h", "packet/packet.h", "tcp/tcp.h"),  # the links
         "udp/steerprog.h",  # what net/ opens them with
     },
     "queue": {"wq.h", "srq.h", "cq.h", "comp_cntr.h", "events.h", "moderation.h", "tag.h"},

@@ -36,7 +36,8 @@ def test_ibstat(folder: Path) -> None:
 
 def test_ibstat_of_names(folder: Path) -> None:
     need("ibstat", PACKAGE)
-    assert set(said(folder, "ibstat", "-l").split()) == {device.name for device in rnic.get_device_list()}
+    adapters = {one.name for one in rnic.get_device_list() if one.node_type is rnic.NodeType.CA}
+    assert set(said(folder, "ibstat", "-l").split()) == adapters  # libibumad knows no iWARP devices
 
 
 def test_ibstatus(folder: Path) -> None:

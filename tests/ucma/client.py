@@ -30,7 +30,7 @@ class Device:
 
     def write(self, message: bytes) -> tuple[int, bytes]:
         """A message as it is: the answer's result, and its data."""
-        reading, writing = os.pipe()
+        reading, writing = (one.detach() for one in socket.socketpair())
         try:
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [writing]))]
             self.sock.sendmsg([message], rights)

@@ -464,3 +464,14 @@ def test_immediate_data_and_atomics_in_words() -> None:
     assert "code 9" in str(Segment.of(replace(add, code=9), RdmapOpcode.ATOMIC_REQUEST, 1))
     assert "original 0x7 id 1" in str(Segment.of(AtomicResponse(1, 7), RdmapOpcode.ATOMIC_RESPONSE, 1))
     assert "imm 0xcafe" in str(Segment.of(Immediate(0xCAFE), RdmapOpcode.IMMEDIATE, 1))
+
+
+def test_an_echoed_flag_of_a_request_says_nothing_in_a_reply() -> None:
+    asked = MpaFrame(control=MpaControl(ird=1, ord=1), rfc7306=True)
+    echo = bytearray(asked.emit())
+    echo[:16] = b"MPA ID Rep Frame"  # as siw answers: with the flags that it was asked with
+    answer = MpaFrame.parse(bytes(echo))
+    assert answer.is_reply and not answer.rfc7306
+    assert answer.emit() == bytes(echo)
+    assert MpaFrame.parse(replace(answer, rfc7306=True).emit()).rfc7306
+    assert not replace(asked, rfc7306=False).emit()[16] & 0x03

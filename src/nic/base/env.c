@@ -56,16 +56,18 @@ static const char *shown(const char *text, char out[SHOWN]) {
     return out;
 }
 
-static int parse_local(const char *text, struct rnic_err *err) {
+/* 1 for on, as where nothing is said. */
+static int parse_on(enum env_variable which, const char *text, struct rnic_err *err) {
     char quoted[SHOWN];
     if (!text || !strcmp(text, "on"))
         return 1;
     if (!strcmp(text, "off"))
         return 0;
-    return fail(err, -EINVAL, "%s is '%s', neither on nor off", rows[ENV_LOCAL].name, shown(text, quoted));
+    return fail(err, -EINVAL, "%s is '%s', neither on nor off", rows[which].name, shown(text, quoted));
 }
 
-int rnic_env_local(struct rnic_err *err) { return parse_local(env_value(ENV_LOCAL), err); }
+int rnic_env_local(struct rnic_err *err) { return parse_on(ENV_LOCAL, env_value(ENV_LOCAL), err); }
+int rnic_env_mpa_crc(struct rnic_err *err) { return parse_on(ENV_MPA_CRC, env_value(ENV_MPA_CRC), err); }
 
 /* A number, decimal or with 0x, and spaces around it: what is behind it, or NULL if it is none.  010 is neither. */
 static const char *number(const char *text, unsigned long *value) {
@@ -159,7 +161,8 @@ int rnic_env_check(const char *name, const char *value, struct rnic_err *err) {
         rc = check_limits(value, &m.attr, err);
         break;
     case ENV_LOCAL:
-        rc = parse_local(value, err);
+    case ENV_MPA_CRC:
+        rc = parse_on(which, value, err);
         break;
     case ENV_PKEYS:
         rc = parse_pkeys(value, m.pkeys, MOST_PKEYS, err);

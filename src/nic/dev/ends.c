@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/fail.h"
+#include "link/tcp/tcp.h"
 
 #define LEAST 16
 
@@ -32,6 +33,8 @@ static void hide(const struct ends *ends) {
 static void put(void *arg, struct qp *qp, const struct rnic_stream_event *event) {
     struct ends *ends = arg;
     ends_forget(ends, qp->pub.qp_num);
+    if (tcp_tell(&qp->way, event))
+        return;
     if (ends->count == ends->room)
         return;
     *at(ends, ends->count) = *event;

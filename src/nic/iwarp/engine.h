@@ -118,7 +118,7 @@ struct source {
 struct writer {
     uint8_t *bytes; /* FPDUs that are not written yet: start .. end - 1 */
     uint32_t start, end;
-    /* Without CRCs a payload goes from its memory: the bytes ahead of `split` go first, then it, then the others. */
+    /* Without CRCs a long payload goes from its memory: the bytes ahead of `split` go first, then it, then the others. */
     uint32_t split, referred; /* bytes of it that are left */
     struct source source;     /* and where */
     uint64_t begun, written;  /* bytes of the stream: put here, and given to the link */
@@ -240,7 +240,8 @@ bool send_find(struct qp *qp, const uint8_t *ddp, uint32_t *element);
 
 /* out.c.  open: room for an FPDU with such headers and payload, or false; the caller fills the headers and calls fpdu_headers(),
  * then the payload, which may fail (enum rnic_vendor_err); then closes it. What is not closed is not sent. */
-#define OUT_ROOM (MPA_LENGTH_BYTES + MPA_ULPDU_MOST + MPA_CRC_BYTES)
+#define OUT_FPDU (MPA_LENGTH_BYTES + MPA_ULPDU_MOST + MPA_CRC_BYTES) /* the longest */
+#define OUT_ROOM (2 * OUT_FPDU)
 #define OUT_RESERVE 256u   /* for a Terminate message */
 #define OUT_REFER 4096u    /* shorter payloads are copied */
 uint32_t out_most(struct qp *qp); /* bytes of a segment, headers included, now */
@@ -250,8 +251,8 @@ void fpdu_headers(struct qp *qp, struct fpdu *f);
 int fpdu_payload(struct qp *qp, struct fpdu *f, const struct source *from);
 void fpdu_close(struct qp *qp, struct fpdu *f);
 static inline bool out_is_clear(const struct writer *out) { return out->start == out->end && !out->referred; }
-bool out_drain(struct qp *qp, bool more); /* writes what there is, and others follow at once; false: not all of it */
-void out_own(struct qp *qp);              /* what it refers to is copied: the memory is its owner's again */
+bool out_drain(struct qp *qp); /* writes what there is; false: not all of it */
+void out_own(struct qp *qp);   /* what it refers to is copied: the memory is its owner's again */
 void out_finish(struct qp *qp);
 
 /* marker.c.  position: of the stream, modulo MPA_MARKER_EVERY.  begun: bytes of it since the FPDU's start.

@@ -90,7 +90,7 @@ static int enter(struct qp *qp, int from, int to, struct rnic_err *err) {
 static void disconnect(struct qp *qp) {
     struct iwarp *iw = iwarp_of(qp);
     if (iw->connected && !iw->out.finished)
-        (void)out_drain(qp, false);
+        (void)out_drain(qp);
     iw->connected = iw->is_agreed = false;
     way_release(&qp->way);
 }
@@ -188,7 +188,7 @@ static bool wind_up(struct qp *qp, uint64_t now) {
     qp_flush(qp);
     if (!iw->connected || iw->out.finished)
         return false;
-    if (out_drain(qp, false) || iw->out.broken)
+    if (out_drain(qp) || iw->out.broken)
         finish(qp, now);
     else if (!iw->close_at)
         iw->close_at = now + CLOSE_NS;
@@ -201,7 +201,7 @@ static bool next(struct qp *qp, uint64_t now) {
     enum result result = NO_ROOM;
     for (int i = 0; i < TURN && result == NO_ROOM; i++) {
         result = send_fill(qp, now);
-        bool clear = out_drain(qp, result == NO_ROOM);
+        bool clear = out_drain(qp);
         send_complete(qp);
         if (qp->state == RNIC_QPS_ERR)
             return wind_up(qp, now);

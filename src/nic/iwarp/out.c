@@ -2,7 +2,8 @@
  *
  * FPDUs on their way out (RFC 5044, 4).
  *
- * They are put together in one buffer, as many as it holds, and written by one call.  With CRCs the payload is copied there
+ * They are put together in one buffer, as many as it holds, and written by one call: whole segments of TCP's, so that the
+ * next FPDU begins with one.  With CRCs the payload is copied there
  * while its CRC is computed: memory that changes meanwhile must not end the connection.  Without, a long payload goes from
  * where it is; such an FPDU is the last one in the buffer until it is written.
  */
@@ -67,13 +68,30 @@ static int source_copy(struct qp *qp, const struct source *from, const struct io
 
 /* ---------------------------------------------------------------- an FPDU */
 
-uint32_t out_most(struct qp *qp) {
+/* What leaves in one piece, bytes. */
+static uint32_t piece_of(struct qp *qp) {
     const struct iwarp *iw = iwarp_of(qp);
     uint32_t piece = qp->way.link->ops->segment(qp->way.link, &qp->way);
     if (qp->pace.rate && piece > qp->nic->mtu) /* what a burst is counted in, see pace_set() */
         piece = qp->nic->mtu;
     if (iw->agreed.markers_out && piece > IN_AHEAD)
         piece = IN_AHEAD;
+    return piece < OUT_FPDU ? piece : OUT_FPDU;
+}
+
+/* Of a buffer that is written by one call: whole pieces, so that the next one begins with a piece of its own.  With CRCs
+ * it is twice the longest, as 64 KiB of a message are two FPDUs; without, a payload that stays where it is ends a buffer. */
+static uint32_t room_of(const struct iwarp *iw, uint32_t piece) {
+    uint32_t limit = (iw->agreed.crc ? OUT_ROOM : OUT_FPDU) / piece * piece;
+    return limit > iw->out.end ? limit - iw->out.end : 0;
+}
+
+/* Behind others the last one of a buffer is as long as there is room, if that is worth an FPDU. */
+uint32_t out_most(struct qp *qp) {
+    const struct iwarp *iw = iwarp_of(qp);
+    uint32_t piece = piece_of(qp), room = room_of(iw, piece);
+    if (room >= OUT_REFER && room < piece)
+        piece = room;
     return mpa_ulpdu_most(piece, iw->agreed.markers_out, LEAST);
 }
 
@@ -92,7 +110,7 @@ bool fpdu_open(struct qp *qp, struct fpdu *f, uint32_t header, uint32_t payload)
     uint32_t n = mpa_fpdu(header + payload);
     if (iw->agreed.markers_out)
         n = MARKED(n);
-    if (iw->out.referred || n > OUT_ROOM - iw->out.end)
+    if (iw->out.referred || n > room_of(iw, piece_of(qp)))
         return false;
     put_length(iw, f, header, payload);
     return true;
@@ -225,7 +243,7 @@ static void break_off(struct qp *qp, int vendor_err) {
     term_refuse(qp, BAD_LOCAL, vendor_err, NULL, 0);
 }
 
-bool out_drain(struct qp *qp, bool more) {
+bool out_drain(struct qp *qp) {
     struct iovec pieces[SGE_MAX + 2];
     struct writer *out = &iwarp_of(qp)->out;
     int ve;
@@ -236,7 +254,7 @@ bool out_drain(struct qp *qp, bool more) {
         break_off(qp, ve);
         return true;
     }
-    long done = qp->way.link->ops->write(qp->way.link, &qp->way, pieces, n, more);
+    long done = qp->way.link->ops->write(qp->way.link, &qp->way, pieces, n);
     out->broken = done < 0;
     if (done < 0)
         forget(out);

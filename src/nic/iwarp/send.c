@@ -32,7 +32,9 @@ void send_init(struct qp *qp) {
 
 struct send_wqe *send_awaited(struct qp *qp) {
     struct sender *snd = &iwarp_of(qp)->snd;
-    for (; snd->answer != snd->next; snd->answer++) {
+    if ((int32_t)(wq_tail(&qp->sq) - snd->answer) > 0) /* those have completed, and others stand in their places */
+        snd->answer = wq_tail(&qp->sq);
+    for (; (int32_t)(snd->next - snd->answer) > 0; snd->answer++) {
         struct send_wqe *wqe = sq_wqe(&qp->sq, snd->answer);
         if (waits(wqe) && !wqe->done)
             return wqe;

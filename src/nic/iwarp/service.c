@@ -12,18 +12,17 @@
 
 #define M(name) RNIC_QP_##name
 #define AT_FIRST (M(PORT) | M(PKEY_INDEX) | M(ACCESS_FLAGS)) /* the first two say nothing here */
+#define BY_CM (M(PORT) | M(ACCESS_FLAGS)) /* and these librdmacm gives with all others, or alone */
 #define READS (M(MAX_QP_RD_ATOMIC) | M(MAX_DEST_RD_ATOMIC))
 
 /* SQD is the state in which a connection closes, so it leads to ERR. */
 static transitions rc_table = {
     [RNIC_QPS_RESET] = {[RNIC_QPS_INIT] = {true, 0, AT_FIRST}},
     [RNIC_QPS_INIT] = {[RNIC_QPS_INIT] = {true, 0, AT_FIRST},
-                       [RNIC_QPS_RTR] = {true, 0, M(ACCESS_FLAGS) | READS},
-                       [RNIC_QPS_RTS] = {true, 0, M(ACCESS_FLAGS) | READS | M(CUR_STATE)}},
-    /* To RTS goes who has the stream: what RDMA-CM tells a program to modify then is nothing, as the kernel does. */
-    [RNIC_QPS_RTR] = {[RNIC_QPS_RTR] = {true, 0, M(ACCESS_FLAGS)},
-                      [RNIC_QPS_RTS] = {true, 0, M(ACCESS_FLAGS) | READS | M(CUR_STATE)}},
-    [RNIC_QPS_RTS] = {[RNIC_QPS_RTS] = {true, 0, M(ACCESS_FLAGS) | M(CUR_STATE)},
+                       [RNIC_QPS_RTR] = {true, 0, BY_CM | READS},
+                       [RNIC_QPS_RTS] = {true, 0, BY_CM | READS | M(CUR_STATE)}},
+    [RNIC_QPS_RTR] = {[RNIC_QPS_RTR] = {true, 0, BY_CM}, [RNIC_QPS_RTS] = {true, 0, BY_CM | READS | M(CUR_STATE)}},
+    [RNIC_QPS_RTS] = {[RNIC_QPS_RTS] = {true, 0, BY_CM | M(CUR_STATE)},
                       [RNIC_QPS_SQD] = {true, 0, M(EN_SQD_ASYNC_NOTIFY)}},
 };
 

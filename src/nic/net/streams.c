@@ -145,8 +145,6 @@ static uint64_t deadline(const void *owner) {
     return tcp->count[TCP_BROKEN] ? 0 : tcp_deadline(tcp);
 }
 
-static void flush(void *owner) { tcp_uncork(&((struct net *)owner)->tcp); }
-
 /* While nobody uses streams, those that leave are the engine's. */
 static void arm(void *owner, bool armed) {
     struct net *net = owner;
@@ -154,7 +152,7 @@ static void arm(void *owner, bool armed) {
 }
 
 const struct source streams_source = {
-    .name = "streams", .receive = receive, .is_used = is_used, .deadline = deadline, .flush = flush, .arm = arm};
+    .name = "streams", .receive = receive, .is_used = is_used, .deadline = deadline, .arm = arm};
 
 /* ---------------------------------------------------------------- as a network */
 

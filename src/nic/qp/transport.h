@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A transport is a room with one table: the kinds of queue pairs that it has, and for each the states, attributes and
- * operations, as data that qp/ and queue/ read, and the functions of its engine.  The device knows a list of transports
- * (verbs_service() of verbs/qp.c).
+ * operations, as data that qp/ and queue/ read, and the functions of its engine.  Each kind of device has a list of
+ * transports (dev/kinds.c).
  *
  * A query needs no function: it shows qp->attr, and an engine that changes an attribute, such as path_mig_state, writes it
  * there.  What packets are is the transport's own affair, too: input() is for those with a BTH, which the device finds the

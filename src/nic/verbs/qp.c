@@ -279,6 +279,8 @@ int soft_destroy_qp(struct rnic_qp *pub, struct rnic_err *err) {
         rc = dev_leave_events(dev, pub->qp_context, err); /* one may have been taken meanwhile */
         rc ? verbs_carry_on(dev, qp) : verbs_leave_qp(dev, qp);
     }
+    if (!rc)
+        progress_finish(&dev->run, run_clock()); /* its connection leaves, which somebody has to look at */
     dev_unlock(dev);
     if (rc)
         return rc;

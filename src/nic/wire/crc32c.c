@@ -11,7 +11,7 @@
 
 #if defined(__x86_64__) && !defined(RNIC_PORTABLE)
 #define CRC_INSTRUCTION __attribute__((target("sse4.2")))
-#include <immintrin.h>
+#include <nmmintrin.h>
 #elif defined(__aarch64__) && defined(__ARM_FEATURE_CRC32) && !defined(RNIC_PORTABLE)
 #define CRC_INSTRUCTION
 #include <arm_acle.h>
@@ -143,6 +143,38 @@ static const struct crc_impl instruction_impl = {"instruction", instruction_upda
 
 #endif
 
+/* ---- by carry-less multiplication, 512 bits at a time ------------------------------------------------------------ */
+
+#if defined(__x86_64__) && !defined(RNIC_PORTABLE)
+#define FOLD_BY                                                                                                        \
+    K(0x75C7FCA7, 0x378D7103), K(0xDC6B096D, 0x8857E0FD), K(0x5055FAAD, 0x01EB0BF7), K(0x06D53151, 0xCB65CF95), \
+    K(0xBED4D93F, 0x82032E02), K(0x1C498BD0, 0xF4E995FD), K(0x09232F23, 0x349F9C8E), K(0x3DC0A1C4, 0xCFB65894), \
+    K(0xF331DFAB, 0xBB8BD1CB), K(0xF1B1C6E4, 0x87466F21), K(0xA769F8FB, 0xFBF3EC2A), K(0x35F98786, 0x258D3FC9), \
+    K(0xAB37B192, 0xD1CA2377), K(0x8F2B7ED1, 0x25605E40), K(0x5022883E, 0x6A921B66), K(0xE9A5D8BE, 0x1426A815), \
+    K(0xCE937661, 0x048DC5CC), K(0x0D62D3A3, 0xAD327462), K(0xE6040D5A, 0x57060022), K(0x7CCBBBF2, 0x31C94608), \
+    K(0xACECF924, 0xC54608CD), K(0x3207B4FE, 0x3FC16B86), K(0xCF23AB10, 0xCF519517), K(0x6577B245, 0x7417153F), \
+    K(0x169472B6, 0x963E61CD), K(0xC92F998D, 0x3365346A), K(0x1C42DA43, 0x6D883E38), K(0x1C19243B, 0x75BBA45B), \
+    K(0xA46EF4AA, 0x6051243F), K(0x33CCBBBC, 0xA2158B34), K(0x3743F7BD, 0x3171D430), K(0xDD45AAB8, 0x05EC76F1)
+#define FOLD_X63 0xDD45AAB8ull
+#define FOLD_X95 0x493C7D27ull
+#define FOLD_P 0x105EC76F1
+#define FOLD_QUOTIENT 0x4869EC38DEA713F1u
+#include "wire/fold.h"
+
+/* Twice as fast as the instruction for a long message; up to here it is the slower one (seen: 3 against 12 ns at 28 bytes). */
+#define WIDE_FROM 256
+
+static uint32_t vpclmul512_update(uint32_t state, const void *data, size_t n) {
+    return n < WIDE_FROM ? instruction_update(state, data, n) : long_update(state, data, n);
+}
+
+static uint32_t vpclmul512_copy(uint32_t state, void *dst, const void *src, size_t n) {
+    return n < WIDE_FROM ? instruction_copy(state, dst, src, n) : long_copy(state, dst, src, n);
+}
+
+static const struct crc_impl vpclmul512_impl = {"vpclmul512", vpclmul512_update, vpclmul512_copy};
+#endif
+
 /* ---- the choice ------------------------------------------------------------------------------------------------- */
 
 /* Set at the first call, or by crc32c_use(); what it points at is constant, so no order is asked of the loads. */
@@ -150,6 +182,10 @@ static _Atomic(const struct crc_impl *) chosen;
 
 /* The implementation of that name, or the fastest (NULL); NULL when this CPU has none such. */
 static const struct crc_impl *find(const char *name) {
+#ifdef FOLD_BY
+    if (have_vpclmul512() && (!name || !strcmp(name, vpclmul512_impl.name)))
+        return &vpclmul512_impl;
+#endif
 #ifdef CRC_INSTRUCTION
     if (has_instruction() && (!name || !strcmp(name, instruction_impl.name)))
         return &instruction_impl;

@@ -18,7 +18,7 @@ uint32_t crc32c_update(uint32_t state, const void *data, size_t n);
 /* The same while copying to dst; the CRC is that of the bytes as stored in dst, even when src changes meanwhile. src and dst
  * do not overlap. */
 uint32_t crc32c_copy(uint32_t state, void *dst, const void *src, size_t n);
-/* Which implementation runs: "instruction" or "table", the fastest that the CPU has.  crc32c_use() forces one for the whole
+/* Which implementation runs: "vpclmul512", "instruction" or "table", the fastest that the CPU has.  crc32c_use() forces one for the whole
  * process, for tests (-1: no such, or not on this CPU). */
 const char *crc32c_name(void);
 int crc32c_use(const char *name);

@@ -635,6 +635,7 @@ cdef extern from "nic.h" nogil:
     const char *rnic_fail_name(int)
     const char *rnic_env_device()
     int rnic_env_local(rnic_err *)
+    int rnic_env_mpa_crc(rnic_err *)
     int rnic_env_pkeys(uint16_t *, int, rnic_err *)
 
     struct rnic_extension_row "rnic_extension":
@@ -690,6 +691,7 @@ cdef extern from "nic.h" nogil:
 
     struct rnic_stream_attr:
         int fd
+        int line
         const uint8_t *bytes
         uint32_t nbytes
         uint8_t rtr

@@ -14,7 +14,8 @@
 #define LOOK_NS (SECOND / 50)  /* and time between looks at the line and signals: one that serves looks in a sample */
 #define SLEEP_MS 250           /* a signal's handler waits no longer */
 #define SIGNAL_EVERY 32        /* of a ping-pong */
-#define RECEIVE (1ull << 63)   /* in wr_id; otherwise the operations that the completion stands for, above the */
+#define RECEIVE (1ull << 63)   /* in wr_id; */
+#define TOLD (1ull << 62)      /* or of a word; otherwise the operations that the completion stands for, above the */
 #define COUNT_SHIFT 32         /* index of the queue pair */
 #define BATCH 32
 #define TICK_SHIFT 32            /* of perf_end.tick */
@@ -156,7 +157,10 @@ static int take(struct perf_end *e) {
         struct perf_qp *q = &e->qps[(uint32_t)wc[i].wr_id];
         if (wc[i].wr_id & RECEIVE) {
             q->receives--;
+            q->taken++;
             e->received++;
+        } else if (wc[i].wr_id & TOLD) {
+            q->telling = false;
         } else {
             uint32_t count = (uint32_t)(wc[i].wr_id >> COUNT_SHIFT);
             q->out -= count;
@@ -185,12 +189,42 @@ static int post_receives(struct perf_end *e, struct perf_qp *q, uint32_t count) 
     return 0;
 }
 
+static int post(struct perf_end *e, struct perf_qp *q, const struct rnic_send_wr *wr) {
+    const struct rnic_send_wr *bad;
+    int rc = e->ops->post_send(q->qp, wr, &bad, &e->err);
+    return rc < 0 ? failed(e, rc, "post_send") : 0;
+}
+
+/* The peer learns how many have been posted again, before it has used half of the others. */
+static int tell(struct perf_end *e, struct perf_qp *q) {
+    uint64_t now = q->taken - (e->rx_depth - q->receives);
+    if (!e->allowance || q->telling || now - q->told <= e->rx_depth / 4)
+        return 0;
+    struct rnic_sge sge = {(uintptr_t)&now, sizeof now, 0};
+    struct rnic_send_wr wr = {.wr_id = TOLD | (uint32_t)(q - e->qps),
+                              .opcode = RNIC_WR_RDMA_WRITE,
+                              .sg_list = &sge,
+                              .num_sge = 1,
+                              .send_flags = RNIC_SEND_INLINE | RNIC_SEND_SIGNALED};
+    wr.wr.rdma.remote_addr = e->remote_words + sizeof now * (uint64_t)(q - e->qps);
+    wr.wr.rdma.rkey = e->rkey;
+    q->told = now;
+    q->telling = true;
+    return post(e, q, &wr);
+}
+
+/* So many more messages find a receive. */
+static bool may_send(const struct perf_end *e, const struct perf_qp *q, uint32_t count) {
+    const uint64_t *word = (const uint64_t *)(uintptr_t)e->words + (q - e->qps);
+    return !e->allowance || q->messages + count <= e->allowance + __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+
 /* Posts receives where `missing` or more have been taken. */
 static int refill(struct perf_end *e, uint32_t missing) {
     for (struct perf_qp *q = e->qps; q < e->qps + e->num_qps; q++) {
-        if (e->rx_depth - q->receives < missing)
-            continue;
-        int rc = post_receives(e, q, e->rx_depth - q->receives);
+        bool enough = e->rx_depth - q->receives < missing;
+        int rc = enough ? 0 : post_receives(e, q, e->rx_depth - q->receives);
+        rc = rc < 0 ? rc : tell(e, q);
         if (rc < 0)
             return rc;
     }
@@ -243,17 +277,12 @@ static void build(const struct perf_end *e, struct requests *r, uint32_t count, 
     r->wr[count - 1].send_flags |= RNIC_SEND_SIGNALED;
 }
 
-static int post(struct perf_end *e, struct perf_qp *q, const struct rnic_send_wr *wr) {
-    const struct rnic_send_wr *bad;
-    int rc = e->ops->post_send(q->qp, wr, &bad, &e->err);
-    return rc < 0 ? failed(e, rc, "post_send") : 0;
-}
-
 /* The last `count` of the group. */
 static int post_group(struct perf_end *e, struct perf_qp *q, struct requests *r, uint32_t count) {
     struct rnic_send_wr *last = &r->wr[r->count - 1];
     last->wr_id = (uint64_t)count << COUNT_SHIFT | (uint32_t)(q - e->qps);
     q->out += count;
+    q->messages += count;
     if (e->plan->chained)
         return post(e, q, last - (count - 1));
     for (; count > 1; count--) {
@@ -306,7 +335,7 @@ static int post_all(struct perf_end *e, struct requests *r, struct stream *s) {
     for (uint32_t full = 0; s->left && full < e->num_qps && has_room(e, s, r->count);) {
         struct perf_qp *q = &e->qps[s->turn];
         s->turn = s->turn + 1 < e->num_qps ? s->turn + 1 : 0;
-        if (q->out + r->count > e->depth) {
+        if (q->out + r->count > e->depth || !may_send(e, q, r->count)) {
             full++;
             continue;
         }

@@ -46,6 +46,10 @@ struct perf_qp {
     uint32_t out;      /* sends posted, and not known to be done */
     uint32_t silent;   /* the last of them that were not signaled */
     uint32_t receives; /* posted */
+    uint64_t messages; /* sent, ever; */
+    uint64_t taken;    /* and received: so many receives have been posted again, */
+    uint64_t told;     /* as the peer knows, or will */
+    bool telling;
 };
 
 struct perf_end {
@@ -61,7 +65,11 @@ struct perf_end {
     uint32_t lkey;
     uint64_t remote_source, remote_target; /* the peer's */
     uint32_t rkey;
-    uint32_t depth, rx_depth;        /* of each queue pair */
+    uint32_t depth, rx_depth; /* of each queue pair */
+    /* Streams to a peer whose queue pairs cannot ask for patience, as iWARP has no RNR: receives that the peer has posted to
+     * each; then WRITEs to the word of a queue pair say how many of them have been posted again.  0: it can ask. */
+    uint32_t allowance;
+    uint64_t words, remote_words;    /* addresses; 8 bytes for each queue pair, 0 at first */
     uint32_t all_depth;              /* of all queue pairs together; of streams */
     uint32_t yield_polls;            /* empty polls until others may have the processor */
     uint64_t quiet_ns;               /* a wait in which nothing completes ends after so long */

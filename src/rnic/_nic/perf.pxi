@@ -37,7 +37,8 @@ cdef extern from "perf.h" nogil:
         uint64_t source, target
         uint32_t room, lkey
         uint64_t remote_source, remote_target
-        uint32_t rkey, depth, rx_depth, all_depth, yield_polls
+        uint32_t rkey, depth, rx_depth, allowance, all_depth, yield_polls
+        uint64_t words, remote_words
         uint64_t quiet_ns
         int (*interrupted)(void *) noexcept nogil
         void *owner
@@ -72,7 +73,8 @@ cdef int perf_interrupted(void *owner) noexcept with gil:
 cdef class PerfEnd:
     """The measuring loops of `rnic perf`, compiled: one end of connections that are ready to send (perf.h).
 
-    The first `room` bytes of `mr` are sent, the next ones are received; `remote` is (address, R_Key) of the peer's
+    The first `room` bytes of `mr` are sent, the next ones are received, and in 8 bytes for each queue pair behind them a
+    peer tells of its receives, of which there were `allowance` at first (perf.h). `remote` is (address, R_Key) of the peer's
     memory, which has the same layout. `line` is a stream socket to the peer. No other code may post to the queue
     pairs or poll the queue. `quiet` is in seconds. With `tsc` the times of samples come from the processor's own
     counter.
@@ -91,11 +93,12 @@ cdef class PerfEnd:
     cdef public object tick              #: Called now and then with the operations measured so far, or None.
 
     def __cinit__(self, qps, CQ cq not None, CompChannel channel, MR mr not None, line, uint32_t room, remote, *,
-                  uint32_t depth, uint32_t rx_depth, uint32_t yield_polls, double quiet, bint tsc):
+                  uint32_t depth, uint32_t rx_depth, uint32_t yield_polls, double quiet, uint32_t allowance,
+                  bint tsc):
         cdef Py_ssize_t i
         cdef tuple queues = tuple(qps)
         cdef QP qp
-        if not queues or 2 * <uint64_t>room > mr.length or not yield_polls:
+        if not queues or 2 * <uint64_t>room + (8 * len(queues) if allowance else 0) > mr.length or not yield_polls:
             raise ValueError("PerfEnd: no queue pairs, too small a region, or no yield_polls")
         self.handles = (*queues, cq, mr) if channel is None else (*queues, cq, mr, channel)
         for one in self.handles:
@@ -113,6 +116,9 @@ cdef class PerfEnd:
         self.end.source, self.end.target = mr.iova, mr.iova + room
         self.end.remote_source, self.end.rkey = remote
         self.end.remote_target = self.end.remote_source + room
+        self.end.allowance = allowance
+        self.end.words = self.end.source + 2 * <uint64_t>room
+        self.end.remote_words = self.end.remote_source + 2 * <uint64_t>room
         self.end.depth, self.end.rx_depth, self.end.yield_polls = depth, rx_depth, yield_polls
         self.end.all_depth = depth * len(queues)
         self.end.quiet_ns = <uint64_t>(quiet * 1e9)

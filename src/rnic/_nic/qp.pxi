@@ -172,7 +172,7 @@ cdef class QP(Poster):
         cdef rnic_err err
         self.need_verb("attach_stream", self.ctx.stream is not NULL)
         memset(&attr, 0, sizeof(attr))
-        attr.fd, attr.nbytes = fd, <uint32_t>data.shape[0]
+        attr.fd, attr.line, attr.nbytes = fd, -1, <uint32_t>data.shape[0]
         if data.shape[0]:
             attr.bytes = &data[0]
         attr.rtr, attr.initiator, attr.crc = values["rtr"], values["initiator"], values["crc"]

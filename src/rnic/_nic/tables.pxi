@@ -167,6 +167,13 @@ def env_local():
     return bool(check(rnic_env_local(&err), "open_device", &err))
 
 
+def env_mpa_crc():
+    """Whether $RNIC_MPA_CRC wants iWARP's messages to carry CRCs."""
+    cdef rnic_err err
+    err.text[0] = 0
+    return bool(check(rnic_env_mpa_crc(&err), "open_device", &err))
+
+
 def env_pkeys():
     """The P_Keys of $RNIC_PKEYS; none if it is not set."""
     cdef uint16_t table[MAX_PKEYS]

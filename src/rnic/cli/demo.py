@@ -26,7 +26,7 @@ from rich.progress import (
 )
 
 import rnic
-from rnic.cli import exchange, measure, network, params, screen
+from rnic.cli import endpoint, exchange, measure, network, params, screen
 from rnic.cli.child import end, last_words, scratch, start
 from rnic.cli.command import command
 from rnic.cli.params import Failure, show_rate, show_size, show_time
@@ -228,6 +228,8 @@ def send_file(link: Link, file: IO[bytes], path: Path, console: Console) -> None
 def way(ctx: rnic.Context) -> str:
     """How packets went so far: a queue pair takes one way, and the file's is the first to send."""
     counters = ctx.counters()
+    if endpoint.is_iwarp(ctx.device):
+        return "over TCP"
     return "by shared memory" if counters.local_sent or counters.local_direct else "over UDP"
 
 

@@ -11,12 +11,16 @@ import secrets
 import socket
 import time
 from collections.abc import Callable
+from typing import cast
 
 import rnic
+from rnic._nic import nic
 from rnic.cli.exchange import PeerAddress
 from rnic.cli.params import Failure
 from rnic.rdmacm.routes import interfaces_of
-from rnic.records import MutableRecord
+from rnic.records import MutableRecord, field, replace
+from rnic.verbs.connect import Address, Options, complete, meet
+from rnic.verbs.meeting import addresses
 
 MTUS = {
     256: rnic.MTU.MTU_256,
@@ -26,6 +30,7 @@ MTUS = {
     4096: rnic.MTU.MTU_4096,
 }
 """By their bytes."""
+_SUMMED = 1  # of an iWARP queue pair's PSN, which is a time: whether it wants CRCs
 YIELD_POLLS = 32  # empty polls until others may have the processor: some 20 us
 EMPTY_POLLS = 1024  # polls that find nothing before a waiting loop looks at the clock
 
@@ -38,10 +43,31 @@ class LocalPort(MutableRecord):
     gid_index: int
     gid: bytes
     lid: int
+    waiting: dict[int, Address] = field(default_factory=dict)
+    """iWARP: what the queue pairs that wait for their peers have told of themselves, by their numbers."""
+
+    @property
+    def is_iwarp(self) -> bool:
+        """Whether its queue pairs go by TCP connections."""
+        return is_iwarp(self.ctx.device)
 
     def address(self, qp: rnic.QP) -> PeerAddress:
-        """The address of a queue pair for the peer, with a random first PSN."""
-        return PeerAddress(self.lid, qp.qp_num, secrets.randbits(24), self.gid)
+        """The address of a queue pair for the peer, with a random first PSN.
+
+        Of an iWARP one the GID is its IP address, and the TCP port stands where InfiniBand has the LID.
+        """
+        if not self.is_iwarp:
+            return PeerAddress(self.lid, qp.qp_num, secrets.randbits(24), self.gid)
+        options = Options(address=str(rnic.GID(self.gid).ip), crc=nic.env_mpa_crc())
+        own = meet(qp, self.ctx, options)
+        own = replace(own, psn=own.psn & ~_SUMMED | own.crc, mtu=rnic.MTU.MTU_4096)
+        self.waiting[qp.qp_num] = own
+        return PeerAddress(own.port, own.qp_num, own.psn, self.gid)
+
+
+def is_iwarp(device: rnic.Device) -> bool:
+    """Whether the device's queue pairs go by TCP connections."""
+    return device.transport is rnic.Transport.IWARP
 
 
 def gid_of(address: str) -> bytes:
@@ -66,7 +92,7 @@ def open_port(
     """
     if name is not None:
         ctx = rnic.open_device(name)
-        return _described(ctx, port_num, _choose(ctx, name, gid_index, local))
+        return _described(ctx, port_num, _choose(ctx, name, gid_index, local), local)
     if local is None:
         raise ValueError("neither a device nor an address")
     wanted, netdev = gid_of(str(local[0])), netdev_of(local)
@@ -77,7 +103,7 @@ def open_port(
         ctx = device.open()
         index = _index_of(ctx, wanted)
         if index is not None:
-            return _described(ctx, port_num, index if gid_index is None else gid_index)
+            return _described(ctx, port_num, index if gid_index is None else gid_index, local)
         ctx.close()
     raise Failure(
         f"no device has the address {local[0]}: choose a device and a GID (`rnic info -v` shows them)"
@@ -113,16 +139,22 @@ def _choose(ctx: rnic.Context, name: str, gid_index: int | None, local: tuple[ob
         table = ", ".join(f"{entry.gid_index}: {entry.gid}" for entry in ctx.query_gid_table())
         address = local[0] if local else "an address"
         ctx.close()
+        if is_iwarp(ctx.device):
+            raise Failure(f"{name} does not have {address}")
         raise Failure(f"{name} does not have {address}: choose a GID by its index ({table})")
     return index
 
 
 def _index_of(ctx: rnic.Context, gid: bytes) -> int | None:
-    """Where the GID stands in the device's table."""
+    """Where the GID stands in the device's table; of an iWARP device 0 if it has that address."""
+    if is_iwarp(ctx.device):
+        return 0 if rnic.GID(gid).ip in addresses(ctx.device.netdev) else None
     return next((entry.gid_index for entry in ctx.query_gid_table() if bytes(entry.gid.raw) == gid), None)
 
 
-def _described(ctx: rnic.Context, port_num: int, gid_index: int) -> LocalPort:
+def _described(
+    ctx: rnic.Context, port_num: int, gid_index: int, local: tuple[object, ...] | None
+) -> LocalPort:
     """Adds what the device says of the port; closes it when it refuses."""
     try:
         attr = ctx.query_port(port_num)
@@ -130,7 +162,10 @@ def _described(ctx: rnic.Context, port_num: int, gid_index: int) -> LocalPort:
     except BaseException:
         ctx.close()
         raise
-    return LocalPort(ctx, port_num, gid_index, bytes(gid.raw), attr.lid)
+    raw = bytes(gid.raw)
+    if is_iwarp(ctx.device):
+        raw = gid_of(str(local[0] if local else addresses(ctx.device.netdev)[0]))
+    return LocalPort(ctx, port_num, gid_index, raw, attr.lid)
 
 
 def usual_mtu(port: LocalPort) -> rnic.MTU:
@@ -140,8 +175,11 @@ def usual_mtu(port: LocalPort) -> rnic.MTU:
 
 def to_init(qp: rnic.QP, port_num: int, access: rnic.AccessFlags) -> None:
     """RESET to INIT: from now on receives can be posted."""
+    pkey_index = None if is_iwarp(cast("rnic.Context", qp.context).device) else 0
     qp.modify(
-        rnic.QPAttr(qp_state=rnic.QPState.INIT, pkey_index=0, port_num=port_num, qp_access_flags=access),
+        rnic.QPAttr(
+            qp_state=rnic.QPState.INIT, pkey_index=pkey_index, port_num=port_num, qp_access_flags=access
+        )
     )
 
 
@@ -176,7 +214,21 @@ def connect(
 
     With the original's 67 ms an end gives up after 0.54 s. A virtual machine on a busy host may stand still
     for longer, and a peer that is the kernel's then waits for ever.
+
+    iWARP: both ends do this at once, for their queue pairs in one order.
     """
+    if port.is_iwarp:
+        options = Options(max_rd_atomic=rd_atomic, max_dest_rd_atomic=rd_atomic)
+        peer = Address(
+            rnic.GID(remote.gid),
+            remote.qp_num,
+            remote.psn,
+            rnic.MTU.MTU_4096,
+            remote.lid,
+            bool(remote.psn & _SUMMED),
+        )
+        complete(qp, port.waiting.pop(qp.qp_num), peer, options)
+        return
     path = path_to(port, remote, sl)
     qp.modify(
         rnic.QPAttr(

@@ -16,7 +16,7 @@ from time import perf_counter
 
 import rnic
 from rnic.cli.params import Failure
-from rnic.cli.transfer import BENCH_DEPTH, REMOTE_ALL, Link
+from rnic.cli.transfer import BENCH_DEPTH, RECEIVES, REMOTE_ALL, Link
 from rnic.records import Record
 
 SIZES = (64 << 10, 1 << 20)
@@ -138,7 +138,8 @@ class Sender:
             self.link.control.receive("ready")
             return self.stream(Op.SEND, size, count)
 
-        count, seconds = calibrated(run, least=16, most=1 << 15)
+        most = RECEIVES if self.link.port.is_iwarp else 1 << 15
+        count, seconds = calibrated(run, least=16, most=most)
         return count * size / seconds
 
     def stream(self, opcode: rnic.WROpcode, size: int, count: int) -> float:

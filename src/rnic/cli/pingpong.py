@@ -217,11 +217,23 @@ def ud(**given: Any) -> None:
     run(Options.of(given, None), DatagramEnd)
 
 
+def _open(options: Options, sock: socket.socket) -> endpoint.LocalPort:
+    """The device, which can be connected by this exchange alone."""
+    port = endpoint.open_port(options.ib_dev, options.ib_port, options.gid_idx, sock.getsockname())
+    if port.is_iwarp:
+        port.ctx.close()
+        raise Failure(
+            f"{port.ctx.name} is an iWARP device: where ibv_rc_pingpong's exchange connects queue pairs, it "
+            "needs a TCP connection for each: `rnic perf send lat` and `rnic rping` measure it"
+        )
+    return port
+
+
 def run(options: Options, kind: type[End]) -> None:
     """One end, from the TCP connection to the last line of output."""
     with ExitStack() as stack:
         (sock,) = _meet(options, 1, stack)
-        local_port = endpoint.open_port(options.ib_dev, options.ib_port, options.gid_idx, sock.getsockname())
+        local_port = _open(options, sock)
         stack.enter_context(local_port.ctx)
         end = kind(options, local_port, stack)
         remote = _exchange(sock, options, end)
@@ -239,7 +251,7 @@ def run_shared(options: Options, num_qp: int) -> None:
     client = options.servername is not None
     with ExitStack() as stack:
         (sock,) = _meet(options, 1, stack)
-        local_port = endpoint.open_port(options.ib_dev, options.ib_port, options.gid_idx, sock.getsockname())
+        local_port = _open(options, sock)
         stack.enter_context(local_port.ctx)
         end = pingpong_srq.SharedEnd(
             local_port,
@@ -269,7 +281,7 @@ def run_extended(options: Options, peers: int) -> None:
     with ExitStack() as stack:
         socks = _meet(options, peers, stack)
         sock = next(socks)
-        local_port = endpoint.open_port(options.ib_dev, options.ib_port, options.gid_idx, sock.getsockname())
+        local_port = _open(options, sock)
         stack.enter_context(local_port.ctx)
         mtu = options.mtu or endpoint.usual_mtu(local_port)
         end = pingpong_xrc.ExtendedEnd(

@@ -37,6 +37,7 @@ CHUNK = 1 << 20  # bytes of one RDMA WRITE
 WINDOW = 16  # RDMA WRITEs of the file on their way at a time
 MESSAGES = 8  # receives that wait for messages
 MESSAGE_BYTES = 4096
+RECEIVES = 1024  # posted at a time for them: more messages than that need a peer that can make them wait
 BENCH_DEPTH = 64  # messages on their way at a time while bandwidth is measured
 SEND_WRID, WRITE_WRID = 1 << 32, 1 << 33  # or'ed with a slot's index; below that: a receive's slot
 RD_ATOMIC = 16  # READs and atomics on their way at a time
@@ -53,12 +54,12 @@ REMOTE_ALL = (
 class Lane:
     """One reliable connection on its own completion queue."""
 
-    def __init__(self, link: Link, stack: ExitStack, depth: int) -> None:
+    def __init__(self, link: Link, stack: ExitStack, depth: int, receives: int) -> None:
         ctx, pd = link.port.ctx, link.pd
         self.channel = stack.enter_context(ctx.create_comp_channel())
-        self.cq = stack.enter_context(ctx.create_cq(2 * depth, channel=self.channel))
+        self.cq = stack.enter_context(ctx.create_cq(depth + receives, channel=self.channel))
         cap = rnic.QPCap(
-            max_send_wr=depth, max_recv_wr=depth, max_send_sge=1, max_recv_sge=1, max_inline_data=64
+            max_send_wr=depth, max_recv_wr=receives, max_send_sge=1, max_recv_sge=1, max_inline_data=64
         )
         init = rnic.QPInitAttr(send_cq=self.cq, recv_cq=self.cq, qp_type=rnic.QPType.RC, cap=cap)
         self.qp = stack.enter_context(pd.create_qp(init))
@@ -95,7 +96,7 @@ class Control(Lane):
     """The lane of messages and of the file."""
 
     def __init__(self, link: Link, stack: ExitStack) -> None:
-        super().__init__(link, stack, MESSAGES + WINDOW)
+        super().__init__(link, stack, MESSAGES + WINDOW, MESSAGES + WINDOW)
         # One slot for what is sent, the others for what is received.
         self.mr = stack.enter_context(
             link.pd.reg_mr(bytearray((MESSAGES + 1) * MESSAGE_BYTES), rnic.AccessFlags.LOCAL_WRITE)
@@ -162,7 +163,7 @@ class Link:
         stack.enter_context(self.port.ctx)
         self.pd = stack.enter_context(self.port.ctx.alloc_pd())
         self.control = Control(self, stack)
-        self.data = Lane(self, stack, BENCH_DEPTH)
+        self.data = Lane(self, stack, BENCH_DEPTH, RECEIVES)
         self._connect(sock)
 
     def _connect(self, sock: socket.socket) -> None:
@@ -268,7 +269,7 @@ class Bench:
     def receives(self, size: int) -> list[rnic.RecvWR]:
         """As many receives as fit the queue, all into the same bytes."""
         sg_list = [rnic.SGE(self.mr, offset=0, length=size)]
-        return [rnic.RecvWR(wr_id=0, sg_list=sg_list) for _ in range(BENCH_DEPTH)]
+        return [rnic.RecvWR(wr_id=0, sg_list=sg_list) for _ in range(RECEIVES)]
 
     def echo(self, count: int) -> None:
         """Sends back count messages of 8 bytes, each as soon as it is there."""
@@ -280,7 +281,7 @@ class Bench:
             sg_list=wrs[0].sg_list,
         )
         lane.qp.post_recv(wrs[:count])
-        posted, received, sent = min(count, BENCH_DEPTH), 0, 0
+        posted, received, sent = min(count, RECEIVES), 0, 0
         self.link.control.send("ready")
         while received < count or sent < count:
             for wc in lane.spin(f"echoing message {received + 1} of {count}"):
@@ -297,7 +298,7 @@ class Bench:
         """Receives count messages."""
         lane, wrs = self.lane, self.receives(size)
         lane.qp.post_recv(wrs[:count])
-        posted, received = min(count, BENCH_DEPTH), 0
+        posted, received = min(count, RECEIVES), 0
         self.link.control.send("ready")
         while received < count:
             got = len(lane.spin(f"receiving message {received + 1} of {count}"))

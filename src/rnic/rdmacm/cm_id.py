@@ -212,7 +212,7 @@ class CmId(Connecting, QueuePair, SharedReceives, Messages):
     def spawn(self) -> CmId:
         """Make the id of a request to this listener; it has no device yet."""
         child = CmId(self.channel, self.ps, self.qp_type, self.context, self.timing, self.device)
-        child.options, child.holds_queue_pairs = dict(self.options), self.holds_queue_pairs
+        child.options, child.orders = dict(self.options), None if self.orders is None else []
         child._qkey = self._qkey
         return child
 

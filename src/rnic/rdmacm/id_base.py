@@ -29,6 +29,7 @@ from rnic.wire import PortSpace
 
 if TYPE_CHECKING:
     from rnic.rdmacm.cm_id import CmId
+    from rnic.rdmacm.iwcm.away import Order
 
 NOWHERE = Inet(IPv4Address(0), 0)
 _WAIT = "wait for ADDR_RESOLVED"
@@ -43,8 +44,10 @@ _NEXT = {  # what a caller does in a state that is on the way to a connection, a
 class IdBase:
     """The attributes and states of a CmId, which derives from it."""
 
-    holds_queue_pairs = True
-    """The queue pairs of its connections are in this process."""
+    orders: list[Order] | None = None
+    """None: the queue pairs of its connections are in this process. Else they are in another one, and here is what is
+    to be done to them there.
+    """
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from errno import EBUSY
 from functools import partial
+from typing import Protocol
 
 from rnic.enums import AccessFlags, QPState, QPType
 from rnic.errors import VerbsError
@@ -15,6 +16,21 @@ from rnic.verbs.qp import QP, QPAttr
 _log = Log("rnic.rdmacm")
 
 _ACCESS = AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_READ | AccessFlags.REMOTE_ATOMIC
+
+
+class Movable(Protocol):
+    """A queue pair, or what stands for one in another process."""
+
+    @property
+    def closed(self) -> bool:
+        """It is no more."""
+
+    @property
+    def state(self) -> QPState:
+        """Its state."""
+
+    def modify(self, attr: QPAttr) -> None:
+        """Move it to another state."""
 
 
 def init_attr() -> QPAttr:
@@ -40,7 +56,7 @@ def to_init(qp: QP, qkey: int) -> None:
         qp.modify(init_attr())
 
 
-def to_error(qp: QP | None) -> None:
+def to_error(qp: Movable | None) -> None:
     """Flush all work: now, or when no process is stopped any more in the middle of a copy by this queue
     pair.
     """
@@ -48,7 +64,7 @@ def to_error(qp: QP | None) -> None:
         again.attempt(qp, partial(_flushed, qp))
 
 
-def _flushed(qp: QP) -> bool:
+def _flushed(qp: Movable) -> bool:
     try:
         if not is_flushed(qp):
             qp.modify(QPAttr(qp_state=QPState.ERR))
@@ -58,6 +74,6 @@ def _flushed(qp: QP) -> bool:
     return True
 
 
-def is_flushed(qp: QP) -> bool:
+def is_flushed(qp: Movable) -> bool:
     """Whether the queue pair does nothing any more: it touches no memory for posted work."""
     return qp.closed or qp.state in (QPState.RESET, QPState.ERR)

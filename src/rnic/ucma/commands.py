@@ -27,6 +27,7 @@ from rnic.ucma.layouts import HEADER, Cmd, Layout
 from rnic.ucma.parking import Parking
 
 if TYPE_CHECKING:
+    from rnic.rdmacm.iwcm.away import Order
     from rnic.rdmacm.sockaddr import SockAddr
 
 _log = Log("rnic.ucma")
@@ -52,6 +53,7 @@ class Commands:
         self._failures = failures or Failures()
         self.table = Table()
         self.parking = Parking()
+        self._met: CmId | None = None
 
     def end(self, file: File) -> None:
         """Destroy the ids of a file: its program has closed it, or is dead."""
@@ -70,7 +72,7 @@ class Commands:
 
     def run(self, file: File, message: bytes) -> tuple[bytes, int, File]:
         """Carry out a command: the data of the answer, their address in the program, and the file that may
-        have fewer events now.
+        have fewer events now. take_orders() has what the program is to do beside it.
 
         `message` is what the program has written, and behind it the value of an option.
         """
@@ -90,14 +92,25 @@ class Commands:
         fields["rest"], fields["room"] = body[size:], room
         handle = self.table.find_anywhere(fields["id"]) if cmd == Cmd.MIGRATE_ID else None
         events_of = handle.file if handle else file
+        self._met = None
         answer = row.call(self, file, fields)
         return answer[:room], fields.get("response", 0), events_of
 
+    def take_orders(self) -> list[Order]:
+        """What is to be done to the queue pair of the id that the last command, or its event, was of."""
+        with registry.lock:
+            orders = (self._met.orders if self._met is not None else None) or []
+            found = orders.copy()
+            orders.clear()
+            return found
+
     def _find(self, file: File, fields: dict[str, Any]) -> Handle:
-        return self.table.find(file, fields["id"])
+        found = self.table.find(file, fields["id"])
+        self._met = found.one
+        return found
 
     def _one(self, file: File, fields: dict[str, Any]) -> CmId:
-        return self.table.find(file, fields["id"]).one
+        return self._find(file, fields).one
 
     # ------------------------------------------------------------------ ids
 
@@ -106,7 +119,7 @@ class Commands:
         ps = _as(PortSpace, fields["ps"])
         kind = _as(QPType, fields["qp_type"]) if ps is PortSpace.IB else None
         one = create_id(file.channel, ps, qp_type=kind)
-        one.holds_queue_pairs = False  # they are in the program
+        one.orders = []  # the queue pairs are in the program
         return layouts.ID_RESP.write(id=self.table.add(file, one, fields["uid"]).number)
 
     def destroy_id(self, file: File, fields: dict[str, Any]) -> bytes:
@@ -172,7 +185,7 @@ class Commands:
             adopted = handle.one
             adopted.destroy()
             handle.one = create_id(handle.file.channel, adopted.ps, qp_type=adopted.qp_type, context=handle)
-            handle.one.options, handle.one.holds_queue_pairs = adopted.options, False
+            handle.one.options, handle.one.orders = adopted.options, []
             handle.one.bind_addr(adopted.get_local_addr())
 
     def resolve_ip(self, file: File, fields: dict[str, Any]) -> bytes:
@@ -291,7 +304,8 @@ class Commands:
 
     def init_qp_attr(self, file: File, fields: dict[str, Any]) -> bytes:
         """rdma_init_qp_attr(3)."""
-        return structs.qp_attr(self._one(file, fields).init_qp_attr(_as(QPState, fields["qp_state"])))
+        one = self._one(file, fields)
+        return structs.qp_attr(one, one.init_qp_attr(_as(QPState, fields["qp_state"])))
 
     def notify(self, file: File, fields: dict[str, Any]) -> bytes:
         """rdma_notify(3); an id without a device takes every event, and does nothing."""
@@ -369,7 +383,7 @@ class Commands:
             return structs.event(found, found.arg.number, found.arg.uid)
         owner: Handle = found.owner.context  # type: ignore[assignment] # what Table.add() says
         owner.reported += 1
-        number = owner.number
+        number, self._met = owner.number, owner.one
         if found.event is EventType.CONNECT_REQUEST:
             handle = self.table.add(file, found.id)
             number, handle.service = handle.number, owner.service

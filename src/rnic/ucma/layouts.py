@@ -83,8 +83,17 @@ HOLDS = 0xFFFFFFFD
 """Nor is this: whether an id is one of the file."""
 
 HEADER = Layout("cmd I", "in H", "out H")
-ANSWER = Layout("result i", "undone I", "address Q", "length Q")
+ANSWER = Layout("result i", "undone I", "address Q", "length Q", "orders Q")
 """What precedes an answer: struct answer of src/preload/ucma.c."""
+
+ORDER = Layout(
+    "guid Q",
+    "qp_num I",
+    "kind I",
+    *("rtr I", "initiator I", "crc I", "markers_in I", "markers_out I", "rfc7306 I"),
+    *("max_dest_rd_atomic I", "max_rd_atomic I"),
+)
+"""What follows its data: struct order of src/ibverbs/orders.h."""
 
 # ---------------------------------------------------------------- structs inside others
 

@@ -10,9 +10,8 @@ import socket
 from array import array
 from collections.abc import Iterable
 from errno import EINVAL, ENOMEM
-from fcntl import F_SETFL, fcntl
 from time import monotonic_ns, sleep
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from rnic.log import Log
 from rnic.threads import Thread, begin
@@ -20,7 +19,11 @@ from rnic.ucma.commands import Commands
 from rnic.ucma.failures import Failing, Failures
 from rnic.ucma.files import File
 from rnic.ucma.layouts import ANSWER, HEADER, MISSING, RETURNED, Cmd
+from rnic.ucma.orders import descriptors, pack
 from rnic.ucma.removals import Removal, Removals, remove
+
+if TYPE_CHECKING:
+    from rnic.rdmacm.iwcm.away import Order
 
 _log = Log("rnic.ucma")
 
@@ -179,15 +182,16 @@ class Server:
             for fd in fds:
                 os.close(fd)
 
-    def _execute(self, file: File, message: bytes) -> tuple[int, int, int, bytes]:
-        """The answer's result, how many bytes of events are to be taken back, and the data and their
+    def _execute(self, file: File, message: bytes) -> tuple[list[Order], int, int, int, bytes]:
+        """What the program's queue pair is to do, the answer's result, how many bytes of events are to be taken back, and the data and their
         address.
         """
         events_of, address, data = file, 0, b""
+        orders: list[Order] = []
         fetches = file.channel.fetches
         try:
             data, address, events_of = self._commands.run(file, message)
-            result = 0
+            orders, result = self._commands.take_orders(), 0
         except MemoryError:
             result = -ENOMEM
         except OSError as error:
@@ -198,12 +202,20 @@ class Server:
             result = -EINVAL
         if file.channel.fetches == fetches and _fetches(message):
             file.channel.returned(1)
-        return result, events_of.channel.undone(), address, data
+        return orders, result, events_of.channel.undone(), address, data
 
-    def _answer(self, fd: int, result: int, undone: int, address: int, data: bytes) -> None:
-        with contextlib.suppress(OSError):  # the thread that waited has gone
-            fcntl(fd, F_SETFL, os.O_NONBLOCK)
-            os.write(fd, ANSWER.pack(result, undone, address, len(data)) + data)
+    def _answer(
+        self, fd: int, orders: list[Order], result: int, undone: int, address: int, data: bytes
+    ) -> None:
+        head = ANSWER.pack(result, undone, address, len(data), len(orders))
+        with (
+            contextlib.suppress(OSError),  # the thread that waited has gone
+            socket.socket(fileno=os.dup(fd)) as sock,
+        ):
+            sock.setblocking(False)
+            socket.send_fds(sock, [head, data, *map(pack, orders)], descriptors(orders))
+        for order in orders:
+            order.close()
 
 
 def _fetches(message: bytes) -> bool:
@@ -212,7 +224,7 @@ def _fetches(message: bytes) -> bool:
 
 
 def _take_note(file: File, message: bytes) -> None:
-    """What asks for no answer; or a command whose pipe found no free descriptor here."""
+    """What asks for no answer; or a command whose socket found no free descriptor here."""
     head = HEADER.read(message)
     if head["cmd"] == MISSING:
         file.channel.missing(head["in"])

@@ -7,10 +7,10 @@ from errno import EINVAL, EOPNOTSUPP
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from rnic.enums import MTU
+from rnic.enums import MTU, Transport
 from rnic.errors import VerbsError
 from rnic.rdmacm import ConnParam, Event, EventType, IdState, Option, Path, UDParam
-from rnic.records import Record
+from rnic.records import Record, replace
 from rnic.ucma.layouts import (
     ADDR_RESP,
     AH_ATTR,
@@ -182,8 +182,10 @@ _PLAIN = tuple(name for name in QP_ATTR.names if name not in _NOT_PLAIN)
 _plain_of = attrgetter(*_PLAIN)
 
 
-def qp_attr(attr: QPAttr) -> bytes:
-    """What INIT_QP_ATTR answers."""
+def qp_attr(one: CmId, attr: QPAttr) -> bytes:
+    """What INIT_QP_ATTR answers; of iWARP always with the port, and without a partition, as the kernel's."""
+    if _is_iwarp(one):
+        attr = replace(attr, port_num=1, pkey_index=None)
     plain = {name: value or 0 for name, value in zip(_PLAIN, _plain_of(attr), strict=True)}
     return QP_ATTR.write(
         qp_attr_mask=int(attr.mask()),
@@ -207,8 +209,16 @@ def _device(one: CmId) -> dict[str, Any]:
     return {"node_guid": one.verbs.device.guid.to_bytes(8, "big"), "port_num": one.port_num}
 
 
+def _is_iwarp(one: CmId) -> bool:
+    return one.verbs is not None and one.verbs.device.transport is Transport.IWARP
+
+
 def _has_local(one: CmId) -> bool:
     return one.state is not IdState.IDLE or one.local.port != 0
+
+
+def _pkey(one: CmId) -> bytes:
+    return _PKEY if one.verbs is not None and not _is_iwarp(one) else bytes(2)
 
 
 def _service_of(one: CmId) -> int | None:
@@ -233,7 +243,9 @@ def _peer(one: CmId) -> bytes:
 
 
 def _gids(one: CmId) -> tuple[bytes, bytes]:
-    """Of this end and of the peer; zeros where there is none."""
+    """Of this end and of the peer; zeros where there is none. Of iWARP the device's, and the peer's is not known."""
+    if one.verbs is not None and _is_iwarp(one):
+        return one.verbs.query_gid(1, 0).raw, bytes(16)
     local = GID(one.local.ip).raw if one.verbs and not one.local.ip.is_unspecified else bytes(16)
     return local, GID(one.remote.ip).raw if one.remote else bytes(16)
 
@@ -277,14 +289,16 @@ def given_path(data: bytes, one: CmId) -> Path:
 
 
 def has_path(one: CmId) -> bool:
-    """Whether the path to the peer is known."""
+    """Whether the path to the peer is known; iWARP has none, as TCP finds it."""
+    if _is_iwarp(one):
+        return False
     return one.state in _HAS_PATH and one.verbs is not None and one.remote is not None
 
 
 def route(one: CmId) -> bytes:
     """What QUERY_ROUTE answers."""
     sgid, dgid = _gids(one)
-    path = _path(one) if has_path(one) else {"dgid": dgid, "sgid": sgid, "pkey": _PKEY if one.verbs else b""}
+    path = _path(one) if has_path(one) else {"dgid": dgid, "sgid": sgid, "pkey": _pkey(one)}
     return ROUTE_RESP.write(
         **_device(one),
         route0=PATH_REC.write(**path),
@@ -317,7 +331,7 @@ def _service(one: CmId, port: int) -> int:
 def _addresses(one: CmId, source: bytes, destination: bytes) -> bytes:
     return ADDR_RESP.write(
         **_device(one),
-        pkey=0xFFFF if one.verbs else 0,
+        pkey=int.from_bytes(_pkey(one)),
         src_size=len(source),
         dst_size=len(destination),
         src_addr=source,

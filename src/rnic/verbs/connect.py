@@ -239,9 +239,14 @@ def _is_iwarp(context: Context) -> bool:
 
 
 def _prepare_stream(qp: QP, context: Context, options: Options, tell: Tell | None) -> Address:
+    _move(qp, QPAttr(qp_state=QPState.INIT, port_num=1, **_more(qp, 0, options)), tell)
+    return meet(qp, context, options)
+
+
+def meet(qp: QP, context: Context, options: Options) -> Address:
+    """iWARP: the address of a queue pair, which from now on waits for its peer."""
     from rnic.verbs.meeting import Meeting
 
-    _move(qp, QPAttr(qp_state=QPState.INIT, port_num=1, **_more(qp, 0, options)), tell)
     meeting = Meeting(_own_ip(context, options), context.device.index)
     turn = monotonic_ns() // _TURN_NS % _TURNS
     mtu = context.query_port(1).active_mtu

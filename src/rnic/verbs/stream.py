@@ -20,8 +20,10 @@ class StreamAttr(Record):
     crc: bool = True
     """Each message carries a CRC, which the receiver checks; else the field is 0, and nobody looks at it."""
     rtr: StreamRTR = StreamRTR.WRITE
-    """The message of length 0 that the initiator sends first, by itself. Without it the peer can send nothing before
-    the program of the initiator does."""
+    """The message of length 0 that the initiator sends first, by itself.
+
+    With NONE the peer can send nothing before the initiator's program does.
+    """
     markers_in: bool = False
     """The peer puts markers into what it sends."""
     markers_out: bool = False

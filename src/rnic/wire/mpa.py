@@ -64,7 +64,10 @@ class MpaHeader(BitStruct, kw_only=True):
     crc: bool = flag_at(16, 1)
     rejected: bool = flag_at(16, 2)
     enhanced: bool = flag_at(16, 3)
+    rfc7306_too: bool = flag_at(16, 6)
+    """In a reply, in place of the next."""
     rfc7306: bool = flag_at(16, 7)
+    """In a request."""
     revision: int = at(17, 8, default=2)
     private_size: int = at(18, 16)
 
@@ -91,8 +94,8 @@ class MpaFrame(Record):
     rejected: bool = False
     """In a reply: the connection is refused."""
     rfc7306: bool = False
-    """The sender has atomics and immediate data. rnic's own: RFC 5044 reserves the bit, and others ignore
-    it."""
+    """The sender has atomics and immediate data. rnic's own: RFC 5044 reserves the bits. Others ignore them, or
+    echo them as the kernel's siw does; so a reply has another bit than a request."""
     revision: int = 2
     resv: int = 0
     """Bits of the header that have no meaning here, where they lie."""
@@ -106,19 +109,21 @@ class MpaFrame(Record):
         if len(private) != header.private_size:
             raise WireError(f"private data of {header.private_size} bytes, there are {len(private)}")
         control = None
+        is_reply = header.key == KEY_REPLY
+        other = (_REQUESTS if header.rfc7306 else 0) if is_reply else (_REPLYS if header.rfc7306_too else 0)
         bare = header.rejected and not private  # as siw refuses what it does not support
         if header.enhanced and header.revision > 1 and not bare:
             control, private = MpaControl.parse(private), private[MpaControl.SIZE :]
         return cls(
-            is_reply=header.key == KEY_REPLY,
+            is_reply=is_reply,
             control=control,
             private_data=private,
             crc=header.crc,
             markers=header.markers,
             rejected=header.rejected,
-            rfc7306=header.rfc7306,
+            rfc7306=header.rfc7306_too if is_reply else header.rfc7306,
             revision=header.revision,
-            resv=header.resv | (_ENHANCED if header.enhanced and control is None else 0),
+            resv=header.resv | other | (_ENHANCED if header.enhanced and control is None else 0),
         )
 
     def emit(self) -> bytes:
@@ -132,10 +137,11 @@ class MpaFrame(Record):
             crc=self.crc,
             rejected=self.rejected,
             enhanced=self.control is not None or bool(self.resv & _ENHANCED),
-            rfc7306=self.rfc7306,
+            rfc7306_too=self.rfc7306 if self.is_reply else bool(self.resv & _REPLYS),
+            rfc7306=bool(self.resv & _REQUESTS) if self.is_reply else self.rfc7306,
             revision=self.revision,
             private_size=len(private),
-            resv=self.resv & ~_ENHANCED,
+            resv=self.resv & ~(_ENHANCED | _REPLYS | _REQUESTS),
         )
         return header.emit() + private
 
@@ -155,8 +161,11 @@ class MpaFrame(Record):
         return "  ".join(words)
 
 
-# In resv: the flag of a revision that does not have it.
+# In resv: flags where they mean nothing: of a revision that does not have it, of a request in a reply, and of a reply in a
+# request.
 _ENHANCED = MpaHeader(enhanced=True, revision=0).to_word()
+_REQUESTS = MpaHeader(rfc7306=True, revision=0).to_word()
+_REPLYS = MpaHeader(rfc7306_too=True, revision=0).to_word()
 _CONTROL_WORDS = {
     "peer_to_peer": "peer-to-peer",
     "rtr_send": "RTR SEND",

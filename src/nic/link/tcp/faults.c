@@ -39,11 +39,13 @@ enum harm stream_faults_write(struct stream_faults *f, struct rnic_counters *cnt
         harm->until = UINT64_MAX;
         return HARM_STALL;
     }
-    if (rng_ppm(&f->rng, f->cfg.delay)) {
+    if (!harm->waited && rng_ppm(&f->rng, f->cfg.delay)) {
         cnt->value[RNIC_CNT_fault_delayed]++;
         harm->until = now + f->cfg.delay_ns;
+        harm->waited = true;
         return HARM_WAIT;
     }
+    harm->waited = false;
     *n = some_of(f, *n);
     return HARM_NONE;
 }

@@ -19,6 +19,7 @@ struct stream_faults {
 struct stream_harm {
     uint64_t written; /* bytes, since the injector was told */
     uint64_t until;   /* nothing is written up to then; 0: it is; UINT64_MAX: nor read, and never more */
+    bool waited;      /* the next write has had its delay */
 };
 
 enum harm { HARM_NONE, HARM_WAIT, HARM_STALL, HARM_RESET };

@@ -16,6 +16,8 @@
 #define LINGERING 256           /* streams: more are closed at once, as a process has not many descriptors */
 #define SEGMENT_NS 100000000ull /* what the path takes in one piece is asked again after so long */
 #define SEGMENT_LEAST 128u
+#define SEGMENT_ETHERNET 9216u /* longer ones stay within the host: */
+#define SEGMENTS_MOST 65535u   /* there several go together, up to so many bytes */
 #define DISCARDED (1 << 20) /* bytes at once */
 #define TCP_PIECES 40       /* of a read or write that the injector cuts short */
 
@@ -70,8 +72,15 @@ void tcp_has_room(struct tcp *tcp, struct tcp_stream *s) {
     tcp_watch(tcp, s);
 }
 
+static void drop_line(struct tcp_stream *s) {
+    if (s->line >= 0)
+        close(s->line);
+    s->line = -1;
+}
+
 static void discard(struct tcp *tcp, struct tcp_stream *s) {
     leave_list(tcp, s);
+    drop_line(s);
     set_full(tcp, s, false);
     close(s->fd); /* and it is in no epoll set */
     free(s->early);
@@ -114,36 +123,34 @@ static int reset(struct tcp *tcp, struct tcp_stream *s) {
 }
 
 /* By syscall(), as of datagrams: the C library's function is a point of cancellation. */
-static long send_pieces(struct tcp *tcp, struct tcp_stream *s, const struct iovec *pieces, int n, bool more) {
+static long send_pieces(struct tcp *tcp, struct tcp_stream *s, const struct iovec *pieces, int n) {
     struct msghdr msg = {.msg_iov = (struct iovec *)(uintptr_t)pieces, .msg_iovlen = (size_t)n};
     tcp->counters->value[RNIC_CNT_tx_syscalls]++;
-    s->corked = more;
-    tcp->corked |= more;
-    return syscall(SYS_sendmsg, s->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL | (more ? MSG_MORE : 0));
+    return syscall(SYS_sendmsg, s->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 /* Through the injector: 0 bytes as of a full socket, but for its time there is no room. */
-static long send_with_faults(struct tcp *tcp, struct tcp_stream *s, const struct iovec *pieces, int n, bool more) {
+static long send_with_faults(struct tcp *tcp, struct tcp_stream *s, const struct iovec *pieces, int n) {
     struct iovec some[TCP_PIECES];
-    size_t all = bytes_of(pieces, n), bytes = all;
+    size_t bytes = bytes_of(pieces, n);
     enum harm harm = stream_faults_write(&tcp->faults, tcp->counters, &s->harm, &bytes, *tcp->now);
     if (harm == HARM_RESET)
         return reset(tcp, s);
     if (harm != HARM_NONE)
         return 0;
-    long done = send_pieces(tcp, s, some, cut(pieces, n, bytes, some), more || bytes < all);
+    long done = send_pieces(tcp, s, some, cut(pieces, n, bytes, some));
     s->harm.written += done > 0 ? (uint64_t)done : 0;
     return done;
 }
 
-static long write_pieces(struct link *link, const struct way *way, const struct iovec *pieces, int n, bool more) {
+static long write_pieces(struct link *link, const struct way *way, const struct iovec *pieces, int n) {
     struct tcp *tcp = (struct tcp *)link;
     struct tcp_stream *s = tcp_stream_of(way);
     if (!way->held || s->stage == TCP_BROKEN || s->finished)
         return -EPIPE;
     long done = tcp->stalled     ? 0
-                : tcp->faults.on ? send_with_faults(tcp, s, pieces, n, more)
-                                 : send_pieces(tcp, s, pieces, n, more);
+                : tcp->faults.on ? send_with_faults(tcp, s, pieces, n)
+                                 : send_pieces(tcp, s, pieces, n);
     if (s->stage == TCP_BROKEN)
         return done;
     if (done < 0 && errno != EAGAIN && errno != EINTR)
@@ -153,19 +160,6 @@ static long write_pieces(struct link *link, const struct way *way, const struct 
     set_full(tcp, s, (size_t)done < bytes_of(pieces, n));
     tcp_watch(tcp, s);
     return done;
-}
-
-void tcp_uncork(struct tcp *tcp) {
-    static const enum tcp_stage stages[] = {TCP_WAITS, TCP_OPEN};
-    int on = 1;
-    for (int i = 0; tcp->corked && i < 2; i++) {
-        for (struct tcp_stream *s = tcp->streams[stages[i]]; s; s = s->next) {
-            if (s->corked && !s->full)
-                setsockopt(s->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* which sends at once */
-            s->corked = false;
-        }
-    }
-    tcp->corked = false;
 }
 
 static void shut(struct tcp_stream *s) {
@@ -191,6 +185,8 @@ static uint32_t segment(struct link *link, const struct way *way) {
         s->segment = (uint32_t)found;
     if (s->segment < SEGMENT_LEAST)
         s->segment = SEGMENT_LEAST;
+    else if (s->segment > SEGMENT_ETHERNET && s->segment < SEGMENTS_MOST)
+        s->segment *= SEGMENTS_MOST / s->segment;
     s->found_at = *tcp->now;
     return s->segment;
 }
@@ -239,6 +235,7 @@ static void release(struct link *link, const struct way *way) {
     struct tcp *tcp = (struct tcp *)link;
     struct tcp_stream *s = tcp_stream_of(way);
     s->qp = NULL;
+    drop_line(s);
     s->until = s->stage == TCP_BROKEN || tcp->count[TCP_LEAVES] >= LINGERING ? 1 : 0;
     set_full(tcp, s, false);
     shut(s);
@@ -272,7 +269,7 @@ static int check_socket(int fd, struct rnic_err *err) {
     return 0;
 }
 
-/* Nothing is to wait for company: the engine knows when more follows. */
+/* Nothing is to wait for company: the engine puts what goes together into one write. */
 static void set_up(int fd, uint32_t rcvbuf) {
     int on = 1, bytes = (int)rcvbuf;
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
@@ -290,7 +287,7 @@ static struct tcp_stream *make_stream(struct qp *qp, const struct rnic_stream_at
         free(early);
         return NULL;
     }
-    *s = (struct tcp_stream){.qp = qp, .fd = attr->fd, .early = early, .nearly = attr->nbytes};
+    *s = (struct tcp_stream){.qp = qp, .fd = attr->fd, .line = attr->line, .early = early, .nearly = attr->nbytes};
     if (early)
         memcpy(early, attr->bytes, attr->nbytes);
     return s;
@@ -310,6 +307,15 @@ int tcp_attach(struct tcp *tcp, struct way *way, struct qp *qp, const struct rni
     ((struct tcp_way *)(void *)way->own)->stream = s;
     way_hold(way);
     return 0;
+}
+
+bool tcp_tell(const struct way *way, const struct rnic_stream_event *event) {
+    struct tcp_stream *s = way->held ? tcp_stream_of(way) : NULL;
+    if (!s || s->line < 0)
+        return false;
+    syscall(SYS_sendto, s->line, event, sizeof *event, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0); /* else it hangs up */
+    drop_line(s);
+    return true;
 }
 
 /* Whoever has ended, too, or has had its time, or is one too many. */
@@ -394,8 +400,11 @@ void tcp_close(struct tcp *tcp) {
 
 void tcp_abandon(struct tcp *tcp) {
     for (int stage = 0; stage < TCP_STAGES; stage++) {
-        for (const struct tcp_stream *s = tcp->streams[stage]; s; s = s->next)
+        for (const struct tcp_stream *s = tcp->streams[stage]; s; s = s->next) {
             close(s->fd);
+            if (s->line >= 0)
+                close(s->line);
+        }
     }
     if (tcp->epoll_fd >= 0)
         close(tcp->epoll_fd);

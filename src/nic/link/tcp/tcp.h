@@ -30,10 +30,10 @@ struct tcp_stream {
     enum tcp_stage stage;
     struct tcp_stream *next, **at; /* in its stage's list */
     int fd;
+    int line;          /* -1, or where its end is told */
     int error;         /* TCP_BROKEN: errno */
     uint32_t watched;  /* EPOLLIN, EPOLLOUT: what the epoll set has of it; 0: it is not in there */
     bool full;         /* the last write was not taken whole: its queue pair waits */
-    bool corked;       /* the kernel waits for more */
     bool ended;        /* nothing comes any more */
     bool finished;     /* nothing is written any more */
     uint64_t until;    /* TCP_LEAVES: it is closed then at the latest */
@@ -52,7 +52,6 @@ struct tcp {
     struct tcp_stream *streams[TCP_STAGES];
     uint32_t count[TCP_STAGES];
     uint32_t full; /* streams that are */
-    bool corked;   /* some are */
     bool stalled;  /* on purpose: nothing comes or goes */
     struct stream_faults faults;
 };
@@ -78,14 +77,16 @@ void tcp_set_faults(struct tcp *tcp, const struct rnic_fault *fault, bool stalle
 int tcp_attach(struct tcp *tcp, struct way *way, struct qp *qp, const struct rnic_stream_attr *attr, uint32_t rcvbuf,
                struct rnic_err *err);
 
+/* Tells of the stream's end by its line, which is closed then. false: it has none. */
+bool tcp_tell(const struct way *way, const struct rnic_stream_event *event);
+
 /* For the source.  read: what has come, into n pieces, or if n is 0 nowhere: so many bytes; 0: the peer has closed, -EAGAIN:
- * nothing is there, -errno: it has broken.  move: to another stage.  watch: what it may be told of now.  uncork: what the
- * kernel holds back leaves.  sweep: what leaves has left, or has had its time */
+ * nothing is there, -errno: it has broken.  move: to another stage.  watch: what it may be told of now.  sweep: what leaves
+ * has left, or has had its time */
 long tcp_read(struct tcp *tcp, struct tcp_stream *s, const struct iovec *pieces, int n);
 void tcp_move(struct tcp *tcp, struct tcp_stream *s, enum tcp_stage to);
 void tcp_watch(struct tcp *tcp, struct tcp_stream *s);
 void tcp_has_room(struct tcp *tcp, struct tcp_stream *s);
-void tcp_uncork(struct tcp *tcp);
 void tcp_sweep(struct tcp *tcp, uint64_t now);
 void tcp_go_on(struct tcp *tcp, uint64_t now); /* those whose time the injector meant */
 uint64_t tcp_deadline(const struct tcp *tcp);

@@ -6,7 +6,6 @@ from __future__ import annotations
 import ipaddress
 import mmap
 import os
-import secrets
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import rnic
 from rnic.cli import endpoint
 from rnic.cli.exchange import PeerAddress
 from rnic.cli.params import Failure
+from rnic.cli.perf.allowance import WORD
 from rnic.cli.perf.interpreted import PythonEnd
 from rnic.cli.perf.line import QUIET, Line
 from rnic.cli.perf.native import PerfEnd
@@ -50,10 +50,11 @@ class End:
             self._call() if client else self._answer()
         else:
             self._connect(device, gid_index)
-        line.say("linked", addr=self.mr.addr, rkey=self.mr.rkey, device=self.ctx.name)
+        line.say("linked", addr=self.mr.addr, rkey=self.mr.rkey, device=self.ctx.name, receives=self.rx_depth)
         peer = line.hear("linked", 2 * QUIET)
         self.peer_device = str(peer["device"])
-        self.loops = self._loops((int(peer["addr"]), int(peer["rkey"])))
+        remote = int(peer["addr"]), int(peer["rkey"])
+        self.loops = self._loops(remote, int(peer["receives"]))
         stack.callback(self.loops.settle)
 
     # ------------------------------------------------------------------ what both ways need
@@ -67,7 +68,8 @@ class End:
         self.rx_depth = (
             min(max(RECEIVES, 2 * plan.depth), attr.max_qp_wr) if plan.receives(self.client) else 0
         )
-        entries = plan.qps * (plan.depth + self.rx_depth) + 1
+        self.is_iwarp = endpoint.is_iwarp(ctx.device)
+        entries = plan.qps * (plan.depth + self.rx_depth + 1) + 1
         if entries > attr.max_cqe:
             raise Failure(f"{entries} completions at a time; the device has room for {attr.max_cqe}")
         self.pd = self.stack.enter_context(ctx.alloc_pd())
@@ -75,28 +77,28 @@ class End:
         self.cq = self.stack.enter_context(ctx.create_cq(entries, channel=self.channel))
         self.room = -(-max(plan.sizes) // mmap.PAGESIZE) * mmap.PAGESIZE
         access = rnic.AccessFlags.LOCAL_WRITE | REMOTE_ALL
-        self.mr = self.stack.enter_context(self.pd.alloc_mr(2 * self.room, access))
+        self.mr = self.stack.enter_context(self.pd.alloc_mr(2 * self.room + 2 * WORD.size * plan.qps, access))
         self.clear()
 
     def clear(self) -> None:
         """Write zeros everywhere, which also makes the system provide the pages."""
         with memoryview(self.mr.buf) as view:
-            zeros = bytes(min(len(view), 1 << 20))
-            for start in range(0, len(view), len(zeros)):
-                part = view[start : start + len(zeros)]
+            zeros = bytes(min(2 * self.room, 1 << 20))
+            for start in range(0, 2 * self.room, len(zeros)):
+                part = view[start : min(start + len(zeros), 2 * self.room)]
                 part[:] = zeros[: len(part)]
 
     def _init(self) -> rnic.QPInitAttr:
         cap = rnic.QPCap(
-            max_send_wr=self.plan.depth,
+            max_send_wr=self.plan.depth + 1,  # and a word of how many receives there are
             max_recv_wr=max(1, self.rx_depth),
             max_send_sge=1,
             max_recv_sge=1,
-            max_inline_data=self.plan.inline,
+            max_inline_data=max(self.plan.inline, WORD.size),
         )
         return rnic.QPInitAttr(send_cq=self.cq, recv_cq=self.cq, qp_type=rnic.QPType.RC, cap=cap)
 
-    def _loops(self, remote: tuple[int, int]) -> Loops:
+    def _loops(self, remote: tuple[int, int], receives: int) -> Loops:
         alone = len(os.sched_getaffinity(0)) == 1
         what = (self.qps, self.cq, self.channel, self.mr, self.line, self.room, remote)
         limits: dict[str, Any] = {
@@ -104,12 +106,18 @@ class End:
             "rx_depth": self.rx_depth,
             "yield_polls": 1 if alone else endpoint.YIELD_POLLS,
             "quiet": self.quiet,
+            "allowance": self._allowance(receives),
         }
         if self.plan.loop == "python":
             self.clock = "clock_gettime"
             return PythonEnd(*what, **limits)
         self.clock = "tsc" if kernel_trusts_tsc() else "clock_gettime"
         return PerfEnd(*what, **limits, tsc=self.clock == "tsc")
+
+    def _allowance(self, receives: int) -> int:
+        """Messages that may be sent before the peer tells of more receives; 0: it can make a sender wait."""
+        streams = self.plan.what.receives and not self.plan.is_latency
+        return (receives or self.rx_depth) if self.is_iwarp and streams else 0
 
     # ------------------------------------------------------------------ by the line
 
@@ -121,7 +129,7 @@ class End:
             qp = self.stack.enter_context(self.pd.create_qp(self._init()))
             endpoint.to_init(qp, port.port_num, REMOTE_ALL)
             self.qps.append(qp)
-        mine = [PeerAddress(port.lid, qp.qp_num, secrets.randbits(24), port.gid) for qp in self.qps]
+        mine = [port.address(qp) for qp in self.qps]
         mtu = port.ctx.query_port(port.port_num).active_mtu.nbytes
         self.line.say("end", qps=[address.encode().decode() for address in mine], mtu=mtu, rd=self.rd_atomic)
         told = self.line.hear("end", 2 * QUIET)
@@ -131,14 +139,16 @@ class End:
         least = min(mtu, endpoint.MTUS[int(told["mtu"])].nbytes)
         if self.plan.mtu > least:
             raise Failure(f"-m {self.plan.mtu}: the ports' MTU is {least}")
-        self.mtu = self.plan.mtu or least
+        self.mtu: int | None = None if self.is_iwarp else self.plan.mtu or least
+        if self.is_iwarp and self.plan.mtu:
+            raise Failure("-m: iWARP has no path MTU, TCP makes its segments itself")
         for qp, local, text in zip(self.qps, mine, told["qps"], strict=True):
             endpoint.connect(
                 qp,
                 port,
                 local,
                 PeerAddress.parse(text.encode()),
-                mtu=endpoint.MTUS[self.mtu],
+                mtu=endpoint.MTUS[self.mtu or least],
                 rd_atomic=self.rd_atomic,
                 min_rnr_timer=SHORTEST_RNR,
             )
@@ -194,8 +204,7 @@ class End:
     def _see_mtu(self) -> None:
         """Note the MTU that RDMA-CM has agreed on."""
         attr, _ = self.qps[0].query()
-        assert attr.path_mtu is not None
-        self.mtu = rnic.MTU(attr.path_mtu).nbytes
+        self.mtu = None if attr.path_mtu is None else rnic.MTU(attr.path_mtu).nbytes
 
     # ------------------------------------------------------------------ running
 

@@ -13,8 +13,9 @@ from time import perf_counter_ns
 from typing import Any
 
 import rnic
+from rnic.cli.perf.allowance import TOLD, Allowance
 from rnic.cli.perf.line import Line
-from rnic.cli.perf.samples import Samples
+from rnic.cli.perf.samples import Samples, cost_of_timestamp
 from rnic.records import values
 
 RECEIVE = 1 << 63  # in wr_id; otherwise the operations that the completion stands for, above the
@@ -26,7 +27,6 @@ WINDOW = 10_000_000  # ns over which a peak is taken
 MEMORY_LOOKS = 4  # at the target's byte for each poll
 LOOK_EVERY = 256  # empty polls, or operations
 SLEEP = 0.25
-STAMPS = 1000
 FETCHES = (
     rnic.WROpcode.RDMA_READ,
     rnic.WROpcode.ATOMIC_FETCH_AND_ADD,
@@ -104,12 +104,16 @@ class PythonEnd:
         rx_depth: int,
         yield_polls: int,
         quiet: float,
+        allowance: int,
     ) -> None:
         self.qps, self.cq, self.channel, self.mr, self.line = list(qps), cq, channel, mr, line
         self.room, self.remote, self.depth, self.rx_depth = room, remote, depth, rx_depth
         self.yield_polls, self.quiet = yield_polls, quiet
         self.out = [0] * len(self.qps)  # sends posted, and not known to be done
         self.receives = [0] * len(self.qps)
+        self.allowance = Allowance(self.qps, mr, 2 * room, remote, allowance)
+        self.messages = [0] * len(self.qps)  # sent, ever,
+        self.taken = [0] * len(self.qps)  # and received
         self.silent = 0  # messages of a ping-pong since one was signaled
         self.completed = self.received = 0
         self.armed = False
@@ -181,7 +185,10 @@ class PythonEnd:
             wr_id = wc.wr_id
             if wr_id & RECEIVE:
                 self.receives[wr_id & INDEX] -= 1
+                self.taken[wr_id & INDEX] += 1
                 self.received += 1
+            elif wr_id & TOLD:
+                self.allowance.telling[wr_id & INDEX] = False
             else:
                 count = wr_id >> COUNT_SHIFT
                 self.out[wr_id & INDEX] -= count
@@ -190,15 +197,19 @@ class PythonEnd:
 
     def refill(self, missing: int) -> None:
         """Post receives where `missing` or more have been taken."""
-        for index, qp in enumerate(self.qps):
+        for index in range(len(self.qps)):
             lacks = self.rx_depth - self.receives[index]
-            if lacks < missing:
-                continue
-            while lacks:
-                count = min(lacks, BATCH)
-                qp.post_recv(self.recv_wrs[index][:count])  # of a whole tuple that is the tuple
-                self.receives[index] += count
-                lacks -= count
+            if lacks >= missing:
+                self._post_receives(index, lacks)
+            again = self.taken[index] - (self.rx_depth - self.receives[index])
+            self.allowance.tell(index, again, self.rx_depth // 4)
+
+    def _post_receives(self, index: int, lacks: int) -> None:
+        while lacks:
+            count = min(lacks, BATCH)
+            self.qps[index].post_recv(self.recv_wrs[index][:count])  # of a whole tuple that is the tuple
+            self.receives[index] += count
+            lacks -= count
 
     # ------------------------------------------------------------------ requests
 
@@ -232,11 +243,17 @@ class PythonEnd:
         Stream(self, plan, chains).run(0, plan["warmup_ns"])
         self.measured = Stream(self, plan, chains, measured=True).run(plan["iterations"], plan["ns"])
 
+    def has_room(self, index: int, group: int) -> bool:
+        """For so many more, here and at the peer."""
+        here = self.out[index] + group <= self.depth
+        return here and self.allowance.permits(index, self.messages[index] + group)
+
     def post_group(self, plan: Plan, index: int, chain: Chain, count: int) -> None:
         """The last `count` of the chain: at once, or one by one."""
         part = chain[-count:]
         chain[-1].wr_id = count << COUNT_SHIFT | index
         self.out[index] += count
+        self.messages[index] += count
         if plan["chained"]:
             self.qps[index].post_send(part)
             return
@@ -382,7 +399,7 @@ class Stream:
     def _post(self) -> None:
         loops, group = self.loops, self.plan["group"]
         for index, chain in enumerate(self.chains):
-            while self.left and loops.out[index] + group <= loops.depth:
+            while self.left and loops.has_room(index, group):
                 count = min(self.left, group)
                 loops.post_group(self.plan, index, chain, count)
                 self.posted += count
@@ -429,11 +446,3 @@ class Course:
         if plan["iterations"]:
             return samples.count >= plan["iterations"]
         return now - self.start >= plan["ns"]
-
-
-def cost_of_timestamp() -> float:
-    """In ns."""
-    start = perf_counter_ns()
-    for _ in range(STAMPS):
-        end = perf_counter_ns()
-    return (end - start) / STAMPS

@@ -18,7 +18,7 @@ from rnic.cli.perf.samples import Samples
 SCHEMA = 1  # of a record: larger when what a field means changes
 MIB = 1 << 20  # perftest's MB
 PERCENTILES = (50, 75, 90, 95, 99, 99.9, 99.99)
-SHARED_MEMORY, UDP = "shared memory", "UDP"
+SHARED_MEMORY, UDP, TCP = "shared memory", "UDP", "TCP"
 Record = dict[str, Any]
 
 # ---------------------------------------------------------------------- records
@@ -90,8 +90,10 @@ def setting(plan: Plan, size: int) -> Record:
     }
 
 
-def transport(counted: dict[str, int]) -> str:
+def transport(counted: dict[str, int], *, is_iwarp: bool = False) -> str:
     """How the packets went, told by what the device counted meanwhile."""
+    if is_iwarp:
+        return TCP
     near = counted.get("local_sent", 0) + counted.get("local_direct", 0)
     return SHARED_MEMORY if near > counted.get("tx_syscalls", 0) else UDP
 
@@ -213,6 +215,11 @@ def title(record: Record) -> str:
     return f"{TESTS[record['test']].title} {METRICS[record['metric']]}"
 
 
+def mtu(record: Record) -> str:
+    """Of packets; iWARP has none."""
+    return "" if record["mtu"] is None else f"; MTU {record['mtu']} bytes"
+
+
 def heading(record: Record) -> str:
     """What was measured, where and how: the lines above a table."""
     client, server = record["client"], record["server"]
@@ -221,7 +228,7 @@ def heading(record: Record) -> str:
         f" {name:<{HANGING - 1}}{printable(text)}"  # much of it is the other end's
         for name, text in (
             ("measured", f"{title(record)}: {meaning(record)}"),
-            ("transport", f"{record['transport']}; device {', '.join(devices)}; MTU {record['mtu']} bytes"),
+            ("transport", f"{record['transport']}; device {', '.join(devices)}{mtu(record)}"),
             (
                 "queue pairs",
                 f"{record['queue_pairs']} RC, connected by {record['connected_by']}; {posting(record)}",

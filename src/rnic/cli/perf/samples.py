@@ -8,11 +8,13 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import accumulate
+from time import perf_counter_ns
 
 from rnic.records import MutableRecord, field
 
 SUB_BITS = 10
 TOP_BIT = 36
+STAMPS = 1000
 BUCKETS = (TOP_BIT - SUB_BITS + 1) << SUB_BITS
 
 
@@ -73,3 +75,11 @@ class Samples(MutableRecord):
     @property
     def stdev(self) -> float:
         return math.sqrt(max(0.0, self.squares / self.count - self.mean**2)) if self.count else 0.0
+
+
+def cost_of_timestamp() -> float:
+    """In ns."""
+    start = perf_counter_ns()
+    for _ in range(STAMPS):
+        end = perf_counter_ns()
+    return (end - start) / STAMPS

@@ -19,7 +19,7 @@ from rnic.cli.perf.samples import Samples
 from rnic.cli.signals import Ended
 from rnic.records import Record
 
-VERSION = 2  # of what the ends say to each other
+VERSION = 3  # of what the ends say to each other
 CLEARING = 30.0  # seconds in which the other end fills its memory with zeros
 SLOWER = 10  # times that the other direction may take
 Result = tuple[int, int, float]
@@ -135,7 +135,7 @@ def measure(end: End, size: int) -> report.Record:
     record: report.Record = {"iterations": operations, "seconds": ns / 1e9}
     record |= results(end, size, result, told["streamed"])
     return record | {
-        "transport": report.transport(counted),
+        "transport": report.transport(counted, is_iwarp=end.is_iwarp),
         "cpu": {"client": cpu, "server": told["cpu"]},
         "counters": {"client": counted, "server": told["counted"]},
     }

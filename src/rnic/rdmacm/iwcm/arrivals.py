@@ -8,7 +8,7 @@ from select import EPOLLIN
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
-from rnic import mpa
+import rnic.mpa as mpa
 from rnic.log import Log
 from rnic.rdmacm import outcomes
 from rnic.rdmacm.iwcm import sockets

@@ -13,13 +13,14 @@ from errno import ECONNREFUSED, ECONNRESET, EINVAL, EISCONN, EPIPE, EPROTO, ETIM
 from time import monotonic_ns
 from typing import TYPE_CHECKING, cast
 
-from rnic import mpa
+import rnic.mpa as mpa
 from rnic.cm.timing import LONGEST, iba_ns
 from rnic.enums import AccessFlags, QPState
 from rnic.errors import VerbsError
 from rnic.log import Log
 from rnic.rdmacm import outcomes
 from rnic.rdmacm.iwcm import sockets, stream
+from rnic.rdmacm.iwcm.away import AwayQP
 from rnic.rdmacm.iwcm.line import Line
 from rnic.rdmacm.names import NOTHING_SAID, ConnParam, Option, Path, UDParam
 from rnic.rdmacm.qp_states import to_error
@@ -42,7 +43,7 @@ RFC 5044, 7.1, has it wait for ever. siw does not wait at all, but loses a messa
 reply. Programs whose server sends first work over siw, and are to work with its initiators here.
 """
 _REFUSED = (ECONNREFUSED, ECONNRESET, EPIPE)
-_ACCESS = AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_READ
+_ACCESS = AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_READ | AccessFlags.REMOTE_ATOMIC
 
 
 class IwConnection:
@@ -55,7 +56,7 @@ class IwConnection:
         self.phase = Phase.NEW if line is None else Phase.ASKED
         self._options = service.options
         self._is_closed = False
-        self._qp: QP | None = None
+        self._qp: QP | AwayQP | None = None
         self._qp_num = 0  # while it has a stream
         self._agreed: mpa.Agreed | None = None
         self._param = ConnParam()
@@ -92,7 +93,7 @@ class IwConnection:
     def connect(self, param: ConnParam | UDParam) -> None:
         """Make the TCP connection, then send the request."""
         self._param = cast("ConnParam", param)
-        self._qp = stream.queue_pair(self.one, self._param.qp_num, "connect")
+        self._qp = stream.queue_pair(self.service, self.one, self._param.qp_num, "connect")
         self._until = monotonic_ns() + self._patience
         self._begin()
 
@@ -151,7 +152,7 @@ class IwConnection:
         self._param = param = cast("ConnParam", param)
         line = self._line
         assert line is not None
-        self._qp = stream.queue_pair(self.one, param.qp_num, "accept")
+        self._qp = stream.queue_pair(self.service, self.one, param.qp_num, "accept")
         stream.to_rtr(self._qp)
         depths = mpa.Depths(param.responder_resources, param.initiator_depth)
         self._agreed = line.startup.send_reply(depths, param.private_data, monotonic_ns())
@@ -324,7 +325,7 @@ class IwConnection:
             raise VerbsError(EINVAL, text, "notify")
 
     def qp_attr(self, state: QPState) -> QPAttr | None:
-        """As of the kernel's iw_cm: for RTR the rights of a peer; for RTS nothing, as the service moves the
+        """As of the kernel's iw_cm, but with atomics: for RTR the rights of a peer; for RTS nothing, as the service moves the
         queue pair there.
         """
         return QPAttr(qp_state=state, qp_access_flags=_ACCESS) if state is QPState.RTR else QPAttr()

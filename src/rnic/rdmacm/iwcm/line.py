@@ -9,7 +9,7 @@ from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Protocol
 
-from rnic import mpa
+import rnic.mpa as mpa
 from rnic.rdmacm.iwcm import sockets
 
 if TYPE_CHECKING:

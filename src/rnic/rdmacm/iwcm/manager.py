@@ -11,7 +11,7 @@ from errno import EACCES, ECONNREFUSED, EHOSTUNREACH, ENETUNREACH, EOPNOTSUPP
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rnic import mpa
+import rnic.mpa as mpa
 from rnic.enums import QPType
 from rnic.errors import VerbsError
 from rnic.rdmacm.iwcm import sockets
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rnic.rdmacm.agent import Agent
     from rnic.rdmacm.cm_id import CmId
     from rnic.rdmacm.sockaddr import IP, Inet
+    from rnic.verbs.stream import StreamEvent
 
 _SILENCE = {
     0: "TCP gets no answer: the host is down, a firewall drops the packets, or its program does not answer",
@@ -39,8 +40,8 @@ _AT_ONCE = 64  # descriptors that are looked at before others have a turn
 
 
 def serves(one: CmId) -> bool:
-    """Whether an id can have connections of iWARP: of RC queue pairs that are in this process."""
-    return one.ps is PortSpace.TCP and one.qp_type is QPType.RC and one.holds_queue_pairs
+    """Whether an id can have connections of iWARP: of RC queue pairs."""
+    return one.ps is PortSpace.TCP and one.qp_type is QPType.RC
 
 
 class Watched(Protocol):
@@ -103,8 +104,7 @@ class IwService(ConnectionService):
         if one.is_datagram:
             raise self.lacks("datagrams", verb)
         if not serves(one):
-            kind = one.qp_type.name if one.holds_queue_pairs else "other processes' RC"
-            raise self.lacks(f"port space {one.ps.name} with {kind} queue pairs", verb)
+            raise self.lacks(f"port space {one.ps.name} with {one.qp_type.name} queue pairs", verb)
 
     def forget(self, claim: Bound) -> None:
         """A port is given back."""
@@ -239,8 +239,12 @@ class IwService(ConnectionService):
 
     def _take_ends(self) -> None:
         while (event := self.agent.context.next_stream_event()) is not None:
-            if (conn := self.streams.get(event.qp_num)) is not None:
-                conn.stream_ended(event)
+            self.ended(event)
+
+    def ended(self, event: StreamEvent) -> None:
+        """A stream has ended."""
+        if (conn := self.streams.get(event.qp_num)) is not None:
+            conn.stream_ended(event)
 
     def close_descriptors(self) -> None:
         """Sockets, and what polls them; also in a forked child, whose descriptors are copies."""

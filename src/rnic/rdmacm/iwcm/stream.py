@@ -10,21 +10,26 @@ from typing import TYPE_CHECKING
 from rnic.enums import QPState, StreamEnd, StreamRTR
 from rnic.errors import VerbsError
 from rnic.mpa import Agreed
+from rnic.rdmacm.iwcm.away import AwayQP
 from rnic.verbs.qp import QP, QPAttr
 from rnic.verbs.stream import StreamAttr, StreamEvent
 from rnic.wire.rdmap import term_words
 
 if TYPE_CHECKING:
     from rnic.rdmacm.cm_id import CmId
+    from rnic.rdmacm.iwcm.manager import IwService
 
 _BEFORE = (QPState.INIT, QPState.RTR)
 
 
-def queue_pair(one: CmId, qp_num: int, verb: str) -> QP:
-    """The queue pair of a connection: the id's, or the one of its device with this number.
+def queue_pair(service: IwService, one: CmId, qp_num: int, verb: str) -> QP | AwayQP:
+    """The queue pair of a connection: the id's, or the one of its device with this number. One in another process is
+    not looked at.
 
     Raises VerbsError: EINVAL if there is none, or it is not ready for a connection.
     """
+    if one.orders is not None:
+        return AwayQP(service, one.orders, qp_num)
     qp = one.qp
     if qp is None:
         found = one.need_agent(verb).context.find_qp(qp_num)
@@ -38,13 +43,13 @@ def queue_pair(one: CmId, qp_num: int, verb: str) -> QP:
     return qp
 
 
-def to_rtr(qp: QP) -> None:
+def to_rtr(qp: QP | AwayQP) -> None:
     """Move a queue pair to where it takes a stream; nothing comes or goes yet."""
     if qp.state is QPState.INIT:
         qp.modify(QPAttr(qp_state=QPState.RTR))
 
 
-def to_rts(qp: QP, sock: socket.socket, agreed: Agreed, *, speaks_first: bool) -> None:
+def to_rts(qp: QP | AwayQP, sock: socket.socket, agreed: Agreed, *, speaks_first: bool) -> None:
     """Hand the socket over: from now on it is the queue pair's, which sends and receives."""
     to_rtr(qp)
     attr = StreamAttr(

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A queue pair in another process: what is to be done to it becomes an order, which somebody takes there."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from errno import EMFILE
+from select import EPOLLIN, EPOLLRDHUP
+from typing import TYPE_CHECKING
+
+from rnic.enums import QPState, StreamEnd
+from rnic.errors import VerbsError
+from rnic.records import Record
+from rnic.verbs.qp import QPAttr
+from rnic.verbs.stream import StreamAttr, StreamEvent
+
+if TYPE_CHECKING:
+    from rnic.rdmacm.iwcm.manager import IwService
+
+_EVENT = struct.Struct("=IBBBBi")
+"""struct rnic_stream_event."""
+
+
+class Order(Record):
+    """What is to be done to a queue pair in another process."""
+
+    guid: int
+    """Of its device."""
+    qp_num: int
+    attr: QPAttr
+    """Its new state, RTS, SQD or ERR; for RTS with the depths."""
+    stream: tuple[socket.socket, socket.socket, StreamAttr] | None = None
+    """Ahead of RTS it takes a connection; the second socket is the line (struct rnic_stream_attr)."""
+
+    def close(self) -> None:
+        """Close the sockets: the order was passed on, or is void."""
+        for sock in () if self.stream is None else self.stream[:2]:
+            sock.close()
+
+
+class AwayQP:
+    """In place of the queue pair of a connection. Its stream's end comes by a line, which hangs up if the
+    process dies or the queue pair goes.
+    """
+
+    def __init__(self, service: IwService, orders: list[Order], qp_num: int) -> None:
+        self._service, self._orders, self.qp_num = service, orders, qp_num
+        self.state = QPState.INIT
+        self.closed = False
+        self.sock: socket.socket | None = None
+        self._stream: tuple[socket.socket, socket.socket, StreamAttr] | None = None
+
+    def attach_stream(self, sock: socket.socket, attr: StreamAttr) -> None:
+        """The connection is to be the queue pair's."""
+        try:
+            self.sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as error:
+            raise VerbsError(error.errno or EMFILE, "no descriptors for a connection", "connect") from None
+        self._stream = sock, theirs, attr
+        self._service.watch(self, EPOLLIN | EPOLLRDHUP)
+
+    def modify(self, attr: QPAttr) -> None:
+        """It is to go to another state; to RTR it has gone already."""
+        assert attr.qp_state is not None
+        self.state = attr.qp_state
+        if self.state is QPState.ERR:
+            self._take_back()
+            self._drop()
+        if self.state is not QPState.RTR:
+            stream, self._stream = self._stream, None
+            self._orders.append(Order(self._service.agent.context.device.guid, self.qp_num, attr, stream))
+
+    def _take_back(self) -> None:
+        """What nobody has fetched yet is not done any more."""
+        for order in [each for each in self._orders if each.qp_num == self.qp_num]:
+            self._orders.remove(order)
+            order.close()
+
+    # ------------------------------------------------------------------ its end
+
+    def fileno(self) -> int:
+        """The line's descriptor."""
+        return -1 if self.sock is None else self.sock.fileno()
+
+    def ready(self, _events: int) -> None:
+        """The stream has ended, or the queue pair has gone."""
+        data = b""
+        with contextlib.suppress(ConnectionError):
+            data = self.sock.recv(_EVENT.size) if self.sock is not None else b""
+        self._drop()
+        self.state = QPState.ERR
+        if len(data) == _EVENT.size:
+            _, end, *what = _EVENT.unpack(data)
+        else:
+            end, what = StreamEnd.CLOSED, [0, 0, 0, 0]
+        self._service.ended(StreamEvent(self.qp_num, StreamEnd(end), *what))
+
+    def _drop(self) -> None:
+        if self.sock is not None:
+            self._service.unwatch(self)
+            self.sock.close()
+            self.sock = None
