@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rnic.enums import QPState, StreamEnd
 from rnic.errors import VerbsError
-from rnic.records import Record
+from rnic.rdmacm.service import Order
 from rnic.verbs.qp import QPAttr
 from rnic.verbs.stream import StreamAttr, StreamEvent
 
@@ -21,23 +21,6 @@ if TYPE_CHECKING:
 
 _EVENT = struct.Struct("=IBBBBi")
 """struct rnic_stream_event."""
-
-
-class Order(Record):
-    """What is to be done to a queue pair in another process."""
-
-    guid: int
-    """Of its device."""
-    qp_num: int
-    attr: QPAttr
-    """Its new state, RTS, SQD or ERR; for RTS with the depths."""
-    stream: tuple[socket.socket, socket.socket, StreamAttr] | None = None
-    """Ahead of RTS it takes a connection; the second socket is the line (struct rnic_stream_attr)."""
-
-    def close(self) -> None:
-        """Close the sockets: the order was passed on, or is void."""
-        for sock in () if self.stream is None else self.stream[:2]:
-            sock.close()
 
 
 class AwayQP:

@@ -325,8 +325,8 @@ class IwConnection:
             raise VerbsError(EINVAL, text, "notify")
 
     def qp_attr(self, state: QPState) -> QPAttr | None:
-        """As of the kernel's iw_cm, but with atomics: for RTR the rights of a peer; for RTS nothing, as the service moves the
-        queue pair there.
+        """As of the kernel's iw_cm, but with atomics: for RTR the rights of a peer; for RTS nothing, as the
+        service moves the queue pair there.
         """
         return QPAttr(qp_state=state, qp_access_flags=_ACCESS) if state is QPState.RTR else QPAttr()
 

@@ -47,7 +47,9 @@ def serves(one: CmId) -> bool:
 class Watched(Protocol):
     """Something with a socket that the service polls."""
 
-    sock: socket.socket
+    @property
+    def sock(self) -> socket.socket | None:
+        """The socket."""
 
     def fileno(self) -> int:
         """The descriptor."""
@@ -251,7 +253,8 @@ class IwService(ConnectionService):
         self._epoll.close()
         self.ports.close()
         for one in self._watched.values():
-            one.sock.close()
+            if one.sock is not None:
+                one.sock.close()
         for claim in self._bound.values():
             for sock in claim.sockets:
                 sock.close()

@@ -23,8 +23,8 @@ _BEFORE = (QPState.INIT, QPState.RTR)
 
 
 def queue_pair(service: IwService, one: CmId, qp_num: int, verb: str) -> QP | AwayQP:
-    """The queue pair of a connection: the id's, or the one of its device with this number. One in another process is
-    not looked at.
+    """The queue pair of a connection: the id's, or the one of its device with this number. One in another
+    process is not looked at.
 
     Raises VerbsError: EINVAL if there is none, or it is not ready for a connection.
     """
