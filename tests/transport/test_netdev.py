@@ -40,6 +40,12 @@ def devs() -> Iterator[Netdevs]:
         yield made
 
 
+@pytest.fixture(params=["roce", "iwarp"])
+def device(devs: Netdevs, request: pytest.FixtureRequest) -> str:
+    """The name of one of the devices on `devs.a`."""
+    return f"{request.param}_{devs.a}"
+
+
 def gids(ctx: rnic.Context) -> dict[str, int]:
     return {str(entry.gid.ip): entry.gid_index for entry in ctx.query_gid_table()}
 
@@ -47,8 +53,8 @@ def gids(ctx: rnic.Context) -> dict[str, int]:
 # ------------------------------------------------------------------ link and MTU
 
 
-def test_the_port_follows_the_link(devs: Netdevs) -> None:
-    with rnic.open_device(f"roce_{devs.a}") as ctx:
+def test_the_port_follows_the_link(devs: Netdevs, device: str) -> None:
+    with rnic.open_device(device) as ctx:
         assert ctx.query_device().device_cap_flags & rnic.DeviceCap.PORT_ACTIVE_EVENT
         for down, up in (((devs.a, "down"), (devs.a, "up")), ((devs.b, "down"), (devs.b, "up"))):
             assert ctx.query_port().state is PortState.ACTIVE
@@ -60,8 +66,8 @@ def test_the_port_follows_the_link(devs: Netdevs) -> None:
         assert ctx.query_port().state is PortState.ACTIVE
 
 
-def test_events_come_while_a_program_polls(devs: Netdevs) -> None:
-    with rnic.open_device(f"roce_{devs.a}") as ctx, ctx.create_cq(1) as cq:
+def test_events_come_while_a_program_polls(devs: Netdevs, device: str) -> None:
+    with rnic.open_device(device) as ctx, ctx.create_cq(1) as cq:
         devs.link(devs.b, "down")
 
         def polled() -> bool:
@@ -72,8 +78,8 @@ def test_events_come_while_a_program_polls(devs: Netdevs) -> None:
         assert wait_event(ctx, EventType.PORT_ERR).element == 1
 
 
-def test_the_active_mtu_follows_the_netdevs(devs: Netdevs) -> None:
-    with rnic.open_device(f"roce_{devs.a}") as ctx:
+def test_the_active_mtu_follows_the_netdevs(devs: Netdevs, device: str) -> None:
+    with rnic.open_device(device) as ctx:
         for mtu, active in ((9000, MTU.MTU_4096), (1500, MTU.MTU_1024), (600, MTU.MTU_512)):
             devs.link(devs.a, "mtu", str(mtu))
             until(lambda active=active: ctx.query_port().active_mtu is active, f"MTU {mtu}")
@@ -313,8 +319,8 @@ def test_a_connection_goes_on_when_its_address_is_back_in_time(devs: Netdevs) ->
 # ------------------------------------------------------------------ the end
 
 
-def test_a_netdev_that_goes_takes_its_device_along(devs: Netdevs) -> None:
-    with End(f"roce_{devs.a}") as a, End(f"roce_{devs.a}") as b:
+def test_a_netdev_that_goes_takes_its_device_along(devs: Netdevs, device: str) -> None:
+    with End(device) as a, End(device) as b:
         connect(a.qp, b.qp)
         memory = a.memory(64)
         a.qp.post_recv([RecvWR(i, [SGE(memory)]) for i in range(3)])
@@ -346,7 +352,7 @@ def test_a_netdev_that_goes_takes_its_device_along(devs: Netdevs) -> None:
         a.ctx.counters()
         assert no_event(a.ctx)
     with pytest.raises(rnic.VerbsError) as caught:
-        rnic.open_device(f"roce_{devs.a}")
+        rnic.open_device(device)
     assert caught.value.errno == errno.ENODEV
 
 

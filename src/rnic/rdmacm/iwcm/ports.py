@@ -76,7 +76,8 @@ class Ports:
         families = {local.ip.version}
         if local.ip.version == 6 and not one.options.get(Option.AFONLY):
             families.add(4)
-        return [ip for index, ip in routes.addresses() if index == self._ifindex and ip.version in families]
+        own = [ip for index, ip in routes.addresses() if index == self._ifindex and ip.version in families]
+        return list(dict.fromkeys(own))  # an interface may have one several times, with other prefixes
 
     def scope_of(self, ip: IP) -> int:
         """The scope id of an address of the interface, or of a peer there."""
