@@ -505,6 +505,23 @@ static void frames_are_as_long_as_the_link_says(void) {
     }
 }
 
+/* The rest of a message leaves with the next one's beginning: no write is short but the last. */
+static void writes_are_full(void) {
+    static const uint32_t segments[] = {65482, 1448};
+    for (int i = 0; i < 2; i++) {
+        stream_open(&s, .segment = segments[i]);
+        fill(s.a.mem, 65536, 9);
+        for (uint64_t id = 1; id <= 3; id++)
+            post_write(&s.a, id, 0, 0, 65536);
+        stream_run(&s);
+        for (uint64_t id = 1; id <= 3; id++)
+            WANT(s.a.send_cq, id, SUCCESS);
+        CHECK_EQ(s.ab.writes, 4);
+        CHECK(filled(s.b.mem, 65536, 9));
+        stream_close(&s);
+    }
+}
+
 /* What the program or a peer changes while it goes out does not end the connection: what is sent is summed as it is sent. */
 static void markers_stand_at_every_512th_place(void) {
     for (int crc = 0; crc < 2; crc++) {
@@ -627,6 +644,7 @@ int main(void) {
     RUN(completion_counters);
     RUN(no_faster_than_its_rate);
     RUN(frames_are_as_long_as_the_link_says);
+    RUN(writes_are_full);
     RUN(markers_stand_at_every_512th_place);
     RUN(rts_needs_a_connection);
     RUN(the_responder_waits_for_the_first_message);
