@@ -116,6 +116,32 @@ def test_a_netdev_whose_mtu_is_too_small_has_a_port_that_is_down(devs: Netdevs) 
         until(lambda: end.ctx.query_port().state is PortState.ACTIVE, "the port is up")
 
 
+def test_iwarp_goes_over_a_netdev_of_any_mtu(devs: Netdevs) -> None:
+    for name in devs.a, devs.b:
+        devs.link(name, "mtu", "100")
+    with End(f"iwarp_{devs.a}") as a, End(f"iwarp_{devs.a}") as b:
+        port = a.ctx.query_port()
+        assert (port.state, port.active_mtu) == (PortState.ACTIVE, MTU.MTU_256)
+        connect(a.qp, b.qp, Options(address=ONE))
+        exchange(a, b, bytes(range(256)) * 40)
+        devs.link(devs.a, "mtu", "9000")
+        until(lambda: a.ctx.query_port().active_mtu is MTU.MTU_4096, "the MTU is known")
+        exchange(b, a, bytes(range(256)) * 4000)
+
+
+def test_iwarp_keeps_its_gid_as_long_as_it_is_open(devs: Netdevs) -> None:
+    devs.link(devs.a, "address", "02:00:00:00:00:07")
+    with rnic.open_device(f"iwarp_{devs.a}") as ctx:
+        (before,) = ctx.query_gid_table()
+        assert before.gid == GID("200:0:7::")
+        devs.link(devs.a, "address", "02:00:00:00:00:08")
+        devs.address(devs.a, f"{TWO}/24")
+        devs.link(devs.a, "mtu", "600")
+        until(lambda: ctx.query_port().active_mtu is MTU.MTU_512, "the changes are known")
+        assert ctx.query_gid_table() == [before]
+        assert no_event(ctx)
+
+
 def test_another_netdevs_changes_are_no_concern(devs: Netdevs) -> None:
     with rnic.open_device(f"roce_{devs.a}") as ctx:
         devs.address(devs.b, f"{THREE}/24")
