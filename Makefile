@@ -15,6 +15,9 @@ WORKERS ?= $(shell $(BIN)/python tests/namespaces.py echo --dist loadfile --no-l
 # What is tested over the wire, and by shared memory once more.
 LOCAL     := $(addprefix tests/,conn transport)
 LOCAL_ALL := $(LOCAL) $(addprefix tests/,lifetime rdmacm cli lab3)
+# And over iWARP: a sample, and all of it.
+IWARP     := $(patsubst %,tests/transport/test_%.py,gil memory_kinds messages pair shared_receives windows)
+IWARP_ALL := tests/transport
 
 # What a build depends on; C files twice: `make ctest` compiles them itself.
 SOURCES := $(shell find src -type f ! -name '*.py[co]' 2>/dev/null) $(wildcard meson.build meson.options)
@@ -71,12 +74,13 @@ demo: build ## a file by RDMA WRITE between two processes, then latency and band
 
 # ---------------------------------------------------------------- tests
 
-# Files and folders of tests that ARGS names; without one all tests are meant, and those of LOCAL twice.
+# Files and folders of tests that ARGS names; without one all tests are meant, and those of LOCAL and IWARP again.
 CHOSEN = $(filter tests tests/%,$(ARGS))
 
 test: build $(VENV)/.dev ## everything that needs neither root nor a peer; ARGS="tests/cli -k perf": that alone
 	$(PYTEST) $(if $(CHOSEN),,tests $(addprefix --ignore=tests/,interop fuzz packaging toolchains)) $(WORKERS) $(ARGS)
 	$(if $(CHOSEN),,RNIC_LOCAL=on $(PYTEST) $(LOCAL) $(WORKERS) $(ARGS)$(if $(ARGS), || [ $$? -eq 5 ]))
+	$(if $(CHOSEN),,RNIC_TRANSPORT=iwarp $(PYTEST) $(IWARP) $(WORKERS) $(ARGS)$(if $(ARGS), || [ $$? -eq 5 ]))
 
 differential: build $(VENV)/.dev ## random programs by every way that bytes take, SEED=1 PROGRAMS=1000 WAYS='wire'
 	@$(BIN)/python tests/differential --seed $(SEED) --programs $(or $(PROGRAMS),1000) $(if $(WAYS),--ways '$(WAYS)') $(ARGS)
@@ -92,6 +96,7 @@ soak: build $(VENV)/.dev ## all of what .ci/run takes a sample of
 	run $(MAKE) --no-print-directory tsan SECONDS_EACH=300 LIMIT=7200; \
 	run env RNIC_SOAK=1 $(PYTEST) tests --ignore=tests/interop --ignore=tests/fuzz -ra $(WORKERS) $(ARGS); \
 	run env RNIC_SOAK=1 RNIC_LOCAL=on $(PYTEST) $(LOCAL_ALL) -ra $(WORKERS) $(ARGS); \
+	run env RNIC_SOAK=1 RNIC_TRANSPORT=iwarp $(PYTEST) $(IWARP_ALL) -ra $(WORKERS) $(ARGS); \
 	run $(MAKE) --no-print-directory chaos SECONDS=$(or $(SECONDS),1800); \
 	run env RNIC_SOAK=1 $(MAKE) --no-print-directory interop; \
 	run $(MAKE) --no-print-directory fuzz CASES=$(or $(CASES),2000000); \

@@ -142,10 +142,10 @@ _STATUS_TEXT: dict[WCStatus, tuple[str, str, str]] = {
     ),
     WCStatus.RETRY_EXC_ERR: (
         "remote side or the path",
-        "the peer did not acknowledge the request, however often it was sent",
+        "the peer did not acknowledge the request, however often it was sent; or a connection of iWARP broke",
         "is the peer's process alive, and its queue pair in RTR or RTS? do dest_qp_num, dgid and PSNs match "
         "at both ends? does the firewall let UDP port 4791 pass? does a drop_ counter grow? does tx_too_long "
-        "grow (then set a smaller path_mtu)?",
+        "grow (then set a smaller path_mtu)? iWARP: does an event of the stream say why?",
     ),
     WCStatus.RNR_RETRY_EXC_ERR: (
         "remote side",

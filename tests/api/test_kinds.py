@@ -135,12 +135,12 @@ def test_queue_pairs_are_of_rc(ctx: rnic.Context, kind: QPType) -> None:
 def calls(ctx: Any, pd: Any, cq: Any, qp: Any) -> dict[str, Callable[[], Any]]:
     """By what is missing."""
     return {
-        "address handles": lambda: pd.create_ah(rnic.AHAttr("127.0.0.1")),
+        "address handles": lambda: pd.create_ah(rnic.AHAttr(rnic.GID("127.0.0.1"))),
         "multicast": lambda: qp.attach_mcast("::ffff:239.1.2.3"),
         "XRC domains": lambda: ctx.open_xrcd(),
         "XRC": lambda: ctx.create_srq_ex(SRQInitAttrEx(pd=pd, srq_type=SRQType.XRC)),
         "tag matching": lambda: ctx.create_srq_ex(SRQInitAttrEx(pd=pd, srq_type=SRQType.TM)),
-        "flow rules": lambda: qp.create_flow(rnic.FlowAttr(specs=[rnic.SpecEth()])),
+        "flow rules": lambda: qp.create_flow(rnic.FlowAttr(specs=(rnic.SpecEth(),))),
         "flow rules to count": lambda: ctx.create_counters(),
         "work queues": lambda: ctx.create_wq(rnic.WQInitAttr(pd=pd, cq=cq)),
         "RAW_PACKET queue pairs": lambda: ctx.query_raw_packet(),

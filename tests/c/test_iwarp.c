@@ -505,22 +505,27 @@ static void frames_are_as_long_as_the_link_says(void) {
     }
 }
 
-/* What the program or a peer changes while it goes out does not end the connection: what is sent is summed as it is sent. */
-/* So that the next FPDU begins with one of TCP's segments. */
+/* So that the next FPDU begins with one of TCP's segments. The rest of a message leaves with the next one's beginning. */
 static void writes_end_with_a_piece(void) {
     static const struct {
         bool no_crc;
-        uint32_t piece, bytes, first, writes;
+        uint32_t piece, bytes, messages, first, writes;
     } rows[] = {
-        {false, 65483, 65536, 65536 + 2 * 20, 1}, /* two FPDUs */
-        {false, 65480, 200000, 2 * 65480, 2},     {false, 1448, 150000, 131080 / 1448 * 1448, 2},
-        {true, 65480, 65536, 65480, 2},           {true, 1448, 3000, 3000 + 3 * 20, 1}, /* short payloads are copied */
+        {false, 65483, 65536, 1, 65536 + 2 * 20, 1}, /* two FPDUs */
+        {false, 65480, 200000, 1, 2 * 65480, 2},
+        {false, 65480, 65536, 3, 2 * 65480, 2},
+        {false, 1448, 150000, 1, 131080 / 1448 * 1448, 2},
+        {false, 1448, 65536, 3, 65536 + 46 * 20 + 44 * 1448, 2}, /* one more would reach into the next piece */
+        {true, 65480, 65536, 1, 65480, 2},
+        {true, 65480, 65536, 3, 65480, 4},
+        {true, 1448, 3000, 1, 3000 + 3 * 20, 1}, /* short payloads are copied */
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        check_note("%u bytes in pieces of %u", rows[i].bytes, rows[i].piece);
+        check_note("%u of %u bytes in pieces of %u", rows[i].messages, rows[i].bytes, rows[i].piece);
         stream_open(&s, .no_crc = rows[i].no_crc, .segment = rows[i].piece);
         fill(s.a.mem, rows[i].bytes, 13);
-        post_write(&s.a, 1, 0, 0, rows[i].bytes);
+        for (uint32_t n = 0; n < rows[i].messages; n++)
+            post_write(&s.a, n, 0, 0, rows[i].bytes);
         CHECK(stream_step(&s));
         CHECK_EQ(s.ab.first_write, rows[i].first);
         stream_run(&s);

@@ -48,6 +48,20 @@ def test_info_of_all_devices_as_json_agrees_with_devices(rnic: Start) -> None:
     assert loopback["ports"][0]["gids"][0] == {"index": 0, "gid": "::ffff:127.0.0.1", "type": "RoCE v2"}
 
 
+def test_an_interface_has_a_device_of_each_transport(rnic: Start) -> None:
+    records = json.loads(rnic("devices", "--json").wait().out)
+    names = [record["name"] for record in records]
+    assert names == [f"roce_{record['netdev']}" for record in records[: len(records) // 2]] + [
+        f"iwarp_{record['netdev']}" for record in records[len(records) // 2 :]
+    ]
+    (own,) = (record for record in records if record["name"] == "iwarp_lo")
+    assert (own["netdev"], own["transport"]) == ("lo", "iWARP")
+    verbose = rnic("info", "iwarp_lo", "-v").wait().out
+    assert verbose.startswith("hca_id: iwarp_lo\n        transport:                      iWARP (1)\n")
+    assert re.search(r"max_mcast_grp: +0\n", verbose)
+    assert re.findall(r"GID\[ +(\d)\]", verbose) == ["0"]
+
+
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_a_device_that_cannot_be_opened_hides_no_other(
     monkeypatch: pytest.MonkeyPatch, options: list[str]

@@ -24,7 +24,7 @@ import pytest
 
 from cli import perf_ends
 from cli.commands import ERASE, Command, Start
-from rnic import QP, VerbsError
+from rnic import QP, StreamAttr, VerbsError
 from rnic.cli.params import Failure
 from rnic.cli.perf import perf, plot, session
 from rnic.cli.perf.end import End
@@ -95,11 +95,12 @@ def test_crcs_of_iwarp_are_switched_by_the_environment(monkeypatch: pytest.Monke
     monkeypatch.setenv("RNIC_MPA_CRC", crc)
     asked: list[bool] = []
     attach = QP.attach_stream
-    monkeypatch.setattr(
-        QP,
-        "attach_stream",
-        lambda qp, sock, attr: (asked.append(attr.crc), attach(qp, sock, attr))[1],
-    )
+
+    def note(qp: QP, sock: socket.socket, attr: StreamAttr) -> None:
+        asked.append(attr.crc)
+        attach(qp, sock, attr)
+
+    monkeypatch.setattr(QP, "attach_stream", note)
     perf_ends.measured("send lat -n 10")
     assert asked == [crc == "on"] * 2
 
@@ -536,7 +537,7 @@ def test_completion_that_fails_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> 
     """The server's memory is not there: a READ's completion says so, in both loops."""
     honest = End._loops
     for loop in LOOPS:
-        monkeypatch.setattr(End, "_loops", lambda self, remote: honest(self, (remote[0], remote[1] ^ 1)))
+        monkeypatch.setattr(End, "_loops", lambda self, at, n: honest(self, (at[0], at[1] ^ 1), n))
         with pytest.raises((Failure, VerbsError), match="REM_ACCESS_ERR"):
             perf_ends.measured(f"read bw -n 100 --loop {loop}")
 

@@ -35,9 +35,14 @@ def pytest_runs(args: str) -> list[str]:
     return [line.replace(".venv/bin/python -m pytest ", "") for line in lines]
 
 
-def test_make_test_runs_everything_and_some_of_it_by_shared_memory() -> None:
-    local = "RNIC_LOCAL=on tests/conn tests/transport"
-    assert [line.strip() for line in pytest_runs("")] == [ALL, local]
+def test_make_test_runs_everything_and_some_of_it_by_shared_memory_and_over_iwarp() -> None:
+    whole, local, iwarp = (line.strip() for line in pytest_runs(""))
+    assert whole == ALL
+    assert local == "RNIC_LOCAL=on tests/conn tests/transport"
+    setting, *files = iwarp.split()
+    assert setting == "RNIC_TRANSPORT=iwarp"
+    assert files
+    assert all((ROOT / file).parent == ROOT / "tests/transport" and (ROOT / file).exists() for file in files)
 
 
 @pytest.mark.parametrize(
@@ -48,11 +53,10 @@ def test_make_test_with_a_path_runs_that_alone(args: str) -> None:
 
 
 def test_make_test_with_an_expression_asks_all_tests() -> None:
-    first, second = pytest_runs("-k pingpong -x")
+    first, *others = pytest_runs("-k pingpong -x")
     assert first == f"{ALL} -k pingpong -x"
-    assert second.endswith("-k pingpong -x || [ $? -eq 5 ]"), (
-        "it may be that no test of the second run is meant"
-    )
+    for other in others:
+        assert other.endswith("-k pingpong -x || [ $? -eq 5 ]"), "it may be that no test of this run is meant"
 
 
 def progress(program: str) -> list[str]:

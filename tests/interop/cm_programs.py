@@ -71,3 +71,65 @@ def finish(process: subprocess.Popen[str], job: Job, *, judge: bool = True) -> t
     assert process.returncode == 0, told
     assert rc == 0 or not judge, told
     return ours, theirs
+
+
+def ucmatose(link: Link, family: str, role: str, load: str) -> None:
+    """Run it at both ends; the role is rnic's."""
+    here, there = link.host_ip[family], link.guest_ip[family]
+    if role == "server":
+        with rnic("ucmatose", *load.split(), "-b", here, "-p", 0) as process:
+            port = listens_here(process)
+            ours, theirs = finish(process, original(link, "ucmatose", load, "-p", port, "-s", here))
+    else:
+        port = link.port()
+        job = original(link, "ucmatose", load, "-p", port, "-b", there)
+        listens_there(link, port)
+        with rnic("ucmatose", *load.split(), "-p", port, "-s", there) as process:
+            ours, theirs = finish(process, job)
+    assert "disconnected" in ours
+    assert "return status 0" in theirs
+
+
+def server_and_client(link: Link, family: str, role: str) -> None:
+    """Run rdma_server and rdma_client; the role is rnic's."""
+    here, there = link.host_ip[family], link.guest_ip[family]
+    if role == "server":
+        with rnic("rdma-server", "-s", here, "-p", 0) as process:
+            port = listens_here(process)
+            ours, theirs = finish(process, original(link, f"rdma_client -s {here} -p {port}"))
+    else:
+        port = link.port()
+        job = original(link, f"rdma_server -s {there} -p {port}")
+        listens_there(link, port)
+        with rnic("rdma-client", "-s", there, "-p", port) as process:
+            ours, theirs = finish(process, job)
+    assert "received 16 bytes" in ours
+    assert "end 0" in theirs
+
+
+def ping(link: Link, family: str, role: str, count: int, options: str, ours_alone: str = "") -> None:
+    """rping, of which both ends print and compare; both have seen the same. The role is rnic's."""
+    load = f"-C {count} {options} -v -V"
+    here = [*load.split(), *ours_alone.split()]
+    if role == "server":
+        address = link.host_ip[family]
+        with rnic("rping", "-s", "-a", address, "-p", 0, *here) as process:
+            port = listens_here(process)
+            job = original(link, f"rping -c -a {address} -p {port} {load}")
+            # Its exit status after a good run may be 255: what it says counts.
+            ours, theirs = finish(process, job, judge=False)
+        server, client = ours, theirs
+    else:
+        address, port = link.guest_ip[family], link.port()
+        job = original(link, f"rping -s -a {address} -p {port} {load}")
+        listens_there(link, port)
+        with rnic("rping", "-c", "-a", address, "-p", port, *here) as process:
+            ours, theirs = finish(process, job, judge=False)
+        server, client = theirs, ours
+    assert pings(client, "ping data: ") == pings(server, "server ping data: ")
+    assert len(pings(client, "ping data: ")) == count, client
+
+
+def pings(output: str, head: str) -> list[str]:
+    """What an end says that it has pinged."""
+    return [line.removeprefix(head) for line in output.splitlines() if line.startswith(head)]

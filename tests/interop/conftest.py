@@ -162,6 +162,12 @@ def wire(link: Link, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]
         yield wire
 
 
+@pytest.fixture
+def over_iwarp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs of rnic's take its iWARP device where an address is also a RoCE device's."""
+    monkeypatch.setenv("RNIC_TRANSPORT", "iwarp")
+
+
 @pytest.fixture(params=["rnic_asks", "kernel_asks"])
 def make_pair(request: pytest.FixtureRequest, link: Link, family: str) -> Iterator[MakePair]:
     """make_pair(...) gives (requester, responder), connected."""

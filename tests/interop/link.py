@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import subprocess
+from collections.abc import Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +16,20 @@ from lab.net import Capture
 
 if TYPE_CHECKING:
     from tshark_check import Report
+    from tshark_iwarp import Report as StreamReport
 
 VERBS_PORT = 7471
 OURS = {"rxe": "roce", "siw": "iwarp"}  # the guest's kind of device, and rnic's
+BY_READ = 0x40  # as siw's rtr_type: the RTR message is a READ
+# How siw may ask for a connection, as its module parameters (lab/siw.py): 2 is the revision it prefers.
+SIW = {
+    "revision 2": "",
+    "revision 1": "mpa_version=1",
+    "CRC": "mpa_crc_required=1",
+    "equals": "peer_to_peer=1",
+    "equals by READ": f"peer_to_peer=1 rtr_type={BY_READ}",
+}
+_SIW_DEFAULTS = "mpa_version=2 mpa_crc_required=0 mpa_crc_strict=0 peer_to_peer=0 rtr_type=192"
 MAX_HEADERS = 80  # what rxe sets aside for headers when it derives its MTU from the netdev's
 
 
@@ -92,6 +104,11 @@ class Link:
         else:
             self.guest.run("tc qdisc del dev eth0 root")
 
+    def set_siw(self, parameters: str = "") -> None:
+        """Give siw these parameters, "name=value ...", and all others their defaults."""
+        for name, value in (word.split("=") for word in f"{_SIW_DEFAULTS} {parameters}".split()):
+            self.guest.check(f"echo {value} >/sys/module/siw/parameters/{name}")
+
     def port(self) -> int:
         """A TCP port that no test has used yet."""
         return next(self._ports)
@@ -119,10 +136,21 @@ class Link:
 
 
 class Wire:
-    """A capture of a link's RoCE packets, and tshark as a second reader of those that rnic sent."""
+    """A capture of a link's packets, and tshark as a second reader of them."""
 
     def __init__(self, link: Link, path: Path) -> None:
-        self._link, self._capture = link, Capture(link.guest.netdev, path)
+        what = "tcp" if link.kind == "siw" else "udp port 4791"
+        self._link, self._capture = link, Capture(link.guest.netdev, path, what)
+
+    def check_iwarp(self, allow: Sequence[str] = ()) -> StreamReport:
+        """End the capture; what both ends sent over iWARP, tshark must read as rnic.capture does."""
+        from tshark_iwarp import check_iwarp
+
+        from rnic.capture import read_pcap
+
+        report = check_iwarp(read_pcap(self._capture.stop()), allow)
+        print(f"{report.assert_clean().units} FPDUs: {dict(report.opcodes)}")
+        return report
 
     def check(self) -> list[Report]:
         """End the capture; nothing that rnic sent may puzzle tshark or differ from what rnic.wire reads.

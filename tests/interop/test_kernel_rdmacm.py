@@ -7,7 +7,17 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from cm_programs import finish, listens_here, listens_there, original, python, rnic
+from cm_programs import (
+    finish,
+    listens_here,
+    listens_there,
+    original,
+    ping,
+    python,
+    rnic,
+    server_and_client,
+    ucmatose,
+)
 from link import Link, Wire
 
 from rnic.rdmacm import create_id
@@ -22,19 +32,7 @@ UDADDY_PORT = 7174  # the original knows no other
     3, family=["ipv4", "ipv6"], role=ROLES, load=["-c 16 -C 100 -S 4096", "-c 1 -C 1000 -S 100", "-C 0"]
 )
 def test_ucmatose(link: Link, family: str, role: str, load: str) -> None:
-    here, there = link.host_ip[family], link.guest_ip[family]
-    if role == "server":
-        with rnic("ucmatose", *load.split(), "-b", here, "-p", 0) as process:
-            port = listens_here(process)
-            ours, theirs = finish(process, original(link, "ucmatose", load, "-p", port, "-s", here))
-    else:
-        port = link.port()
-        job = original(link, "ucmatose", load, "-p", port, "-b", there)
-        listens_there(link, port)
-        with rnic("ucmatose", *load.split(), "-p", port, "-s", there) as process:
-            ours, theirs = finish(process, job)
-    assert "disconnected" in ours
-    assert "return status 0" in theirs
+    ucmatose(link, family, role, load)
 
 
 @pytest.mark.combinations(
@@ -47,33 +45,6 @@ def test_rping(link: Link, family: str, role: str, size: int, own_qp: str) -> No
 @pytest.mark.parametrize("role", ROLES)
 def test_a_thousand_pings(link: Link, role: str) -> None:
     ping(link, "ipv4", role, 1000, "-S 64")
-
-
-def ping(link: Link, family: str, role: str, count: int, options: str) -> None:
-    """Both ends print and compare; both have seen the same."""
-    load = f"-C {count} {options} -v -V"
-    if role == "server":
-        address = link.host_ip[family]
-        with rnic("rping", "-s", "-a", address, "-p", 0, *load.split()) as process:
-            port = listens_here(process)
-            job = original(link, f"rping -c -a {address} -p {port} {load}")
-            # Its exit status after a good run may be 255: what it says counts.
-            ours, theirs = finish(process, job, judge=False)
-        server, client = ours, theirs
-    else:
-        address, port = link.guest_ip[family], link.port()
-        job = original(link, f"rping -s -a {address} -p {port} {load}")
-        listens_there(link, port)
-        with rnic("rping", "-c", "-a", address, "-p", port, *load.split()) as process:
-            ours, theirs = finish(process, job, judge=False)
-        server, client = theirs, ours
-    assert pings(client, "ping data: ") == pings(server, "server ping data: ")
-    assert len(pings(client, "ping data: ")) == count, client
-
-
-def pings(output: str, head: str) -> list[str]:
-    """What an end says that it has pinged."""
-    return [line.removeprefix(head) for line in output.splitlines() if line.startswith(head)]
 
 
 @pytest.mark.combinations(3, family=["ipv4", "ipv6"], role=ROLES, load=["-C 10 -S 1024", "-c 8 -C 5", "-C 0"])
@@ -130,19 +101,7 @@ def test_the_multicast_example(link: Link, role: str) -> None:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_rdma_server_and_client(link: Link, family: str, role: str) -> None:
-    here, there = link.host_ip[family], link.guest_ip[family]
-    if role == "server":
-        with rnic("rdma-server", "-s", here, "-p", 0) as process:
-            port = listens_here(process)
-            ours, theirs = finish(process, original(link, f"rdma_client -s {here} -p {port}"))
-    else:
-        port = link.port()
-        job = original(link, f"rdma_server -s {there} -p {port}")
-        listens_there(link, port)
-        with rnic("rdma-client", "-s", there, "-p", port) as process:
-            ours, theirs = finish(process, job)
-    assert "received 16 bytes" in ours
-    assert "end 0" in theirs
+    server_and_client(link, family, role)
 
 
 def test_cmtime_calls(link: Link) -> None:

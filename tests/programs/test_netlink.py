@@ -67,6 +67,7 @@ def test_devices_are_listed(folder: Path) -> None:
     (device,) = (one for one in rnic.get_device_list() if one.name == DEVICE)
     assert devices[DEVICE]["node_guid"] == device.guid_str
     assert devices[DEVICE]["node_type"] == "ca"
+    assert devices["iwarp_lo"]["node_type"] == "rnic"
 
 
 def test_what_nobody_answers_is_an_error(folder: Path) -> None:

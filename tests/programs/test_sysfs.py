@@ -40,6 +40,12 @@ def test_ibstat_of_names(folder: Path) -> None:
     assert set(said(folder, "ibstat", "-l").split()) == adapters  # libibumad knows no iWARP devices
 
 
+def test_what_an_iwarp_device_is(folder: Path) -> None:
+    own = "/sys/class/infiniband/iwarp_lo"
+    assert said(folder, "cat", f"{own}/node_type", f"{own}/ports/1/link_layer") == "4: RNIC\nEthernet\n"
+    assert said(folder, "ls", f"{own}/ports/1/gids") == "0\n"
+
+
 def test_ibstatus(folder: Path) -> None:
     need("ibstatus", PACKAGE)
     text = said(folder, "ibstatus", DEVICE)

@@ -37,7 +37,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_error_state_is_tried_again_elsewhere_until_it_is_reached() -> None:
     qp = Used(3)
-    qp_states.to_error(qp)  # type: ignore[arg-type]
+    qp_states.to_error(qp)
     until(lambda: qp.state is QPState.ERR, "it is flushed")
     assert [one == threading.get_ident() for one in qp.threads] == [True, False, False, False]
     until(lambda: not again.is_busy, "nothing is left to do")
@@ -45,7 +45,7 @@ def test_the_error_state_is_tried_again_elsewhere_until_it_is_reached() -> None:
 
 def test_a_queue_pair_that_is_destroyed_meanwhile_is_left_alone() -> None:
     qp = Used(1 << 30)
-    qp_states.to_error(qp)  # type: ignore[arg-type]
+    qp_states.to_error(qp)
     qp.closed = True
     until(lambda: not again.is_busy, "nothing is left to do")
 
@@ -122,12 +122,12 @@ def test_a_thread_that_has_ended_is_followed_by_another(monkeypatch: pytest.Monk
 
 def test_who_has_waited_in_vain_keeps_others_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
     mine, first, second = Again(), Used(1 << 30), Used(0)
-    mine.attempt(first, lambda: qp_states._flushed(first))  # type: ignore[arg-type]
+    mine.attempt(first, lambda: qp_states._flushed(first))
     assert not mine.is_held_up  # it was busy, and said so at once
     monkeypatch.setattr("rnic.rdmacm.again.LONG", 0)
     monkeypatch.setattr("rnic.rdmacm.again.PAUSE", 10)
     other = Used(1 << 30)
-    assert not mine.attempt(other, lambda: qp_states._flushed(other))  # type: ignore[arg-type]
+    assert not mine.attempt(other, lambda: qp_states._flushed(other))
     assert mine.is_held_up
     assert not mine.attempt(second, lambda: qp_states._flushed(second))
     assert not second.threads

@@ -41,6 +41,14 @@ def perform(end: End, opcode: WROpcode, pieces: list[SGE], there: Place, **field
     return wc
 
 
+def arrive(end: End) -> None:
+    """Wait until what the end has written is in its peer's memory.
+
+    Of RoCE it is when the WRITE is complete. Of iWARP the socket has taken it then, and a READ tells.
+    """
+    assert perform(end, WROpcode.RDMA_READ, [], (0, 0)).ok
+
+
 def send(end: End, pieces: list[SGE]) -> rnic.WC:
     """A message, waited for."""
     end.qp.post_send(SendWR(send_flags=SendFlags.SIGNALED, sg_list=pieces))

@@ -96,6 +96,7 @@ def looped() -> Iterator[Looped]:
 # ---------------------------------------------------------------- extended polling
 
 
+@pytest.mark.roce
 def test_completions_are_read_field_by_field(looped: Looped) -> None:
     cq = looped.ex
     assert not cq.start_poll()
@@ -128,6 +129,7 @@ def test_completions_are_read_field_by_field(looped: Looped) -> None:
     }
 
 
+@pytest.mark.roce
 def test_a_failed_completion_tells_its_status_and_why(looped: Looped) -> None:
     looped.send(1, opcode=WROpcode.RDMA_WRITE, remote_addr=looped.mr.addr, rkey=looped.mr.rkey ^ 1)
     looped.first()
@@ -366,6 +368,7 @@ def test_moderation_that_cannot_be_is_refused() -> None:
 # ---------------------------------------------------------------- overrun and resizing
 
 
+@pytest.mark.roce
 def test_an_overrun_is_told_and_takes_every_queue_pair_down() -> None:
     with Looped(cqe=2) as end:
         other = [end.queue_pair() for _ in range(2)]
@@ -552,6 +555,7 @@ def test_operations_are_counted_at_both_ends(kind: CompCntrType) -> None:
         close_all(pair, ours, theirs)
 
 
+@pytest.mark.roce
 def test_failures_are_counted_apart() -> None:
     with Pair() as pair:
         reset(pair)
@@ -596,6 +600,7 @@ def test_a_counter_adds_up_many_queue_pairs_and_what_it_is_told() -> None:
             qp.close()
 
 
+@pytest.mark.roce
 def test_counters_that_cannot_be_attached() -> None:
     with End() as end, End() as other, end.ctx.create_comp_cntr() as counter:
         with other.ctx.create_comp_cntr() as foreign, pytest.raises(VerbsError, match="another device"):
@@ -626,6 +631,7 @@ def test_counters_that_cannot_be_attached() -> None:
         end.qp.close()
 
 
+@pytest.mark.roce
 def test_loss_changes_no_count() -> None:
     faults = rnic.Faults(seed=5, loss=0.05, duplicate=0.05, reorder=0.05)
     with Pair() as pair:

@@ -10,6 +10,8 @@ import pytest
 from rnic import SGE, Faults, SendFlags, SendWR, WROpcode
 from rnic.testing import Options, Pair
 
+pytestmark = pytest.mark.roce
+
 MIB = 1 << 20
 ADDRESSES = ["127.0.0.1", "::1"]
 

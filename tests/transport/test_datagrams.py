@@ -20,6 +20,8 @@ from transport.datagrams import QKEY
 from transport.node import Node
 from transport.plain import PEER, datagram, icrc_right, sealed
 
+pytestmark = pytest.mark.roce
+
 VECTORS = Path(__file__).parents[1] / "vectors"
 GROUP, GROUP6, EVERYBODY = "239.77.1.2", "ff12::7701", 0xFFFFFF
 ADDRESSES = ["127.0.0.1", "::1"]

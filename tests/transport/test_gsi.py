@@ -20,6 +20,8 @@ from transport.node import Node
 from transport.plain import DEVICE, PEER, datagram, icrc_right, sealed
 from waiting import until
 
+pytestmark = pytest.mark.roce
+
 VECTORS = Path(__file__).parents[1] / "vectors"
 NOBODY = 65534
 SERVICE = 0x0000000001061234

@@ -34,6 +34,7 @@ from rnic import (
     WROpcode,
 )
 from rnic.testing import ALL_ACCESS, End, Options, connect
+from transport.scene import arrive
 
 PAGE = mmap.PAGESIZE
 TABLE, RECORD = 65536 * 64, 64
@@ -149,6 +150,7 @@ def test_device_memory_is_imported_whole(end: End) -> None:
         twin.unimport()
 
 
+@pytest.mark.roce
 def test_events_find_their_object_whoever_asks(end: End) -> None:
     with rnic.import_device(end.ctx.cmd_fd) as ctx, End(ctx=ctx) as other, End() as far:
         connect(other.qp, far.qp)
@@ -188,14 +190,14 @@ OWNER = """
 import array, os, socket, sys
 import rnic
 from rnic import *
-from rnic.testing import ALL_ACCESS
+from rnic.testing import ALL_ACCESS, loopback
 way = socket.socket(fileno=int(sys.argv[1]))
 def say(*numbers):
     way.send(repr(numbers).encode())
 def hear():
     if not way.recv(100):
         sys.exit()
-ctx = rnic.open_device("roce_lo")
+ctx = loopback().open()
 pd = ctx.alloc_pd()
 mr = pd.alloc_mr(20000, ALL_ACCESS)
 plain = pd.reg_mr(bytearray(64), ALL_ACCESS)
@@ -287,6 +289,7 @@ def test_memory_of_another_process_is_used_with_its_keys() -> None:
         target.buf[:] = bytes(20000)
         element = SGE(addr=who.addr + 5000, length=15000, lkey=who.lkey)
         assert run(here, here.qp, WROpcode.RDMA_WRITE, element, target.addr, target.rkey) is WCStatus.SUCCESS
+        arrive(here)
         assert bytes(target.buf[:15000]) == PATTERN[5000:]
         # and the owner sees what is written
         target.buf[:4] = b"\1\2\3\4"
@@ -317,6 +320,7 @@ def test_device_memory_of_another_process() -> None:
         source = far.memory(4)
         source.buf[:] = b"1234"
         assert run(far, far.qp, WROpcode.RDMA_WRITE, SGE(source), 4, mr.rkey) is WCStatus.SUCCESS
+        arrive(far)
         assert dm.copy_from(4, 8) == b"efgh1234"
         who.go_on()
         assert bytes(who.hear()) == b"abcdefgh1234"
@@ -351,6 +355,7 @@ def test_what_cannot_be_shared_is_refused_in_words() -> None:
             twin.close()
 
 
+@pytest.mark.roce
 def test_when_the_owner_takes_it_back_work_fails() -> None:
     then = "hear(); mr.close(); dmr.close(); dm.close(); say(1); hear()"
     with (
@@ -387,6 +392,7 @@ def test_the_memory_outlives_a_killed_owner() -> None:
         assert bytes(target.buf) == PATTERN == bytes(mr.buf)
 
 
+@pytest.mark.roce
 def test_rights_are_the_owners() -> None:
     then = "hear(); mr.rereg(ReregMRFlags.CHANGE_ACCESS, access=AccessFlags.REMOTE_READ); say(1); hear()"
     with owner(then) as who, imported(who) as (_, pd, _, far):

@@ -19,6 +19,8 @@ from transport.joining import join, move, reconnect
 from transport.node import Node
 from transport.worker import Remote
 
+pytestmark = pytest.mark.roce
+
 MIB = 1 << 20
 REGION = 64 * MIB  # memory at each end: more than this goes through it in rounds, with new content each
 CHUNK = 256 << 10  # bytes of a request

@@ -42,6 +42,7 @@ from rnic import (
     WROpcode,
 )
 from rnic.testing import ALL_ACCESS, End, Options, Pair, connect
+from transport.scene import arrive
 
 PAGE = mmap.PAGESIZE
 UDMABUF, UDMABUF_CREATE = Path("/dev/udmabuf"), 0x40187542
@@ -66,6 +67,8 @@ def do(end: End, opcode: WROpcode, sge: SGE | list[SGE], at: int = 0, rkey: int 
     sges = sge if isinstance(sge, list) else [sge]
     end.qp.post_send(SendWR(1, opcode, SendFlags.SIGNALED, sges, at, rkey, **more))
     (wc,) = end.wait()
+    if opcode is WROpcode.RDMA_WRITE and wc.ok:
+        arrive(end)
     return wc.status
 
 
@@ -115,6 +118,7 @@ def test_the_own_side_names_it_so_too(pair: Pair) -> None:
         assert memory == noise(9000, 2)
 
 
+@pytest.mark.roce
 def test_an_iova_is_held_against_its_own_bounds(pair: Pair) -> None:
     with (
         pair.b.pd.reg_mr_iova(bytearray(64), 1000, ALL_ACCESS) as mr,
@@ -123,6 +127,7 @@ def test_an_iova_is_held_against_its_own_bounds(pair: Pair) -> None:
         assert do(pair.a, WROpcode.RDMA_WRITE, SGE(source), 1001, mr.rkey) is WCStatus.REM_ACCESS_ERR
 
 
+@pytest.mark.roce
 def test_atomics_ask_both_the_name_and_the_place_to_be_aligned() -> None:
     memory = mmap.mmap(-1, PAGE)
     for iova, offset, status in (
@@ -170,6 +175,7 @@ def test_a_null_region_gives_zeros_and_takes_anything(pair: Pair) -> None:
             null.rereg(ReregMRFlags.CHANGE_ACCESS)
 
 
+@pytest.mark.roce
 def test_a_null_region_is_not_for_peers(pair: Pair) -> None:
     with pair.b.pd.alloc_null_mr() as null:
         source = pair.a.memory(8)
@@ -245,6 +251,7 @@ def test_device_memory_that_cannot_be(pair: Pair) -> None:
     ctx.alloc_dm(AllocDMAttr(most)).close()
 
 
+@pytest.mark.roce
 def test_regions_without_bytes(pair: Pair) -> None:
     """They have keys, and nothing that a key could be used for."""
     a, b = pair.a, pair.b
@@ -417,9 +424,11 @@ def test_inline_data_lie_in_on_demand_memory(pair: Pair, sparse: Sparse, regions
         there.buf[:] = bytes(32)
         pair.a.qp.post_send(wr)
         pair.a.wait_ok()
+        arrive(pair.a)
         assert bytes(there.buf) == noise(32)
 
 
+@pytest.mark.roce
 @pytest.mark.parametrize("opcode", [WROpcode.RDMA_WRITE, WROpcode.RDMA_READ])
 def test_a_peer_that_meets_a_missing_page_has_an_access_error(
     pair: Pair, sparse: Sparse, regions: Regions, opcode: WROpcode
@@ -447,6 +456,7 @@ def change(pair: Pair, opcode: WROpcode, addr: int, rkey: int, value: int, compa
     return wc.status
 
 
+@pytest.mark.roce
 @pytest.mark.parametrize("opcode", WORDS)
 def test_words_of_on_demand_memory_are_changed_at_once(
     pair: Pair, sparse: Sparse, regions: Regions, opcode: WROpcode
@@ -457,6 +467,7 @@ def test_words_of_on_demand_memory_are_changed_at_once(
     assert sparse.bytes(PAGE + 8, 8) == bytes(8)
 
 
+@pytest.mark.roce
 @pytest.mark.parametrize("opcode", WORDS)
 def test_a_word_that_is_missing_or_may_not_be_written(
     pair: Pair, sparse: Sparse, regions: Regions, opcode: WROpcode
@@ -468,6 +479,7 @@ def test_a_word_that_is_missing_or_may_not_be_written(
     assert signal.getsignal(signal.SIGSEGV) is before
 
 
+@pytest.mark.roce
 def test_memory_that_may_not_be_written(pair: Pair, sparse: Sparse, regions: Regions) -> None:
     sparse.protect(1, 1)
     source = pair.a.memory(8)
@@ -488,6 +500,7 @@ def test_a_missing_page_of_ones_own_is_a_protection_error(
     assert status is WCStatus.LOC_PROT_ERR
 
 
+@pytest.mark.roce
 def test_a_receive_into_a_missing_page(pair: Pair, sparse: Sparse, regions: Regions) -> None:
     sparse.unmap(3)
     source = pair.a.memory(100)
@@ -506,6 +519,7 @@ def test_inline_data_lie_where_a_region_becomes_everything(pair: Pair, sparse: S
         sges = [SGE(mr, sparse.addr, 32)]
         pair.a.qp.post_send(SendWR(1, WROpcode.RDMA_WRITE, SIGNALED_INLINE, sges, there.addr, there.rkey))
         pair.a.wait_ok()
+        arrive(pair.a)
     assert bytes(there.buf) == noise(32)
 
 
@@ -523,6 +537,7 @@ def test_a_page_that_comes_back_is_of_use_again(pair: Pair, sparse: Sparse, regi
     write_then_read(pair, noise(100), sparse.addr, regions[1].rkey)
 
 
+@pytest.mark.roce
 def test_unreliable_writes_to_missing_pages_are_dropped(sparse: Sparse) -> None:
     with End() as a, End() as b:
         qps = [end.pd.create_qp(QPInitAttr(end.cq, end.cq, QPType.UC)) for end in (a, b)]
@@ -557,6 +572,7 @@ def test_what_cannot_be_on_demand(pair: Pair) -> None:
         assert caught.value.errno == number
 
 
+@pytest.mark.roce
 def test_the_capabilities_say_what_can(pair: Pair) -> None:
     caps = pair.a.ctx.query_device_ex().odp_caps
     assert caps.general_caps == ODPGeneralCap.SUPPORT | ODPGeneralCap.SUPPORT_IMPLICIT
@@ -605,6 +621,7 @@ def test_advice_that_is_wrong(pair: Pair, sparse: Sparse) -> None:
 # -- re-registration
 
 
+@pytest.mark.roce
 def test_a_region_moves_to_other_memory_under_the_same_key(pair: Pair) -> None:
     old, new = bytearray(64), bytearray(2 * PAGE)
     with pair.b.pd.reg_mr(old, ALL_ACCESS) as mr:
@@ -632,6 +649,7 @@ def test_a_region_moves_to_an_address(pair: Pair, sparse: Sparse) -> None:
         assert sparse.bytes(0, PAGE) == noise(PAGE)
 
 
+@pytest.mark.roce
 def test_rights_change(pair: Pair) -> None:
     mr, source = pair.b.memory(64), pair.a.memory(64)
     mr.rereg(ReregMRFlags.CHANGE_ACCESS, access=AccessFlags.REMOTE_READ)
@@ -642,6 +660,7 @@ def test_rights_change(pair: Pair) -> None:
     assert do(pair.a, WROpcode.RDMA_WRITE, SGE(source), mr.addr, mr.rkey) is WCStatus.REM_ACCESS_ERR
 
 
+@pytest.mark.roce
 def test_the_protection_domain_changes(pair: Pair) -> None:
     source = pair.a.memory(64)
     with pair.b.ctx.alloc_pd() as other, other.reg_mr(bytearray(64), ALL_ACCESS) as mr:
@@ -656,6 +675,7 @@ def test_the_protection_domain_changes(pair: Pair) -> None:
         assert do(pair.a, WROpcode.RDMA_WRITE, SGE(source), mr.addr, mr.rkey) is WCStatus.REM_ACCESS_ERR
 
 
+@pytest.mark.roce
 def test_a_region_becomes_on_demand_and_back(pair: Pair, sparse: Sparse) -> None:
     with pair.b.pd.reg_mr(addr=sparse.addr, length=4 * PAGE, access=RIGHTS) as mr:
         mr.rereg(ReregMRFlags.CHANGE_ACCESS, access=RIGHTS | AccessFlags.ON_DEMAND)
@@ -815,6 +835,7 @@ def region(end: End, kind: str) -> Iterator[tuple[rnic.MR, int]]:
 KINDS = ("on demand", "device memory", "descriptor", "iova", "imported", "locked")
 
 
+@pytest.mark.roce
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_survives_a_bad_wire(kind: str) -> None:
     options = Options(timeout=12, retry_cnt=7)
@@ -855,6 +876,7 @@ def datagram_pair(stack: ExitStack, srq: bool = False) -> tuple[End, End, rnic.Q
     return a, b, qps[0], qps[1], ah
 
 
+@pytest.mark.roce
 def test_datagrams_use_on_demand_memory(sparse: Sparse) -> None:
     flags = AccessFlags.LOCAL_WRITE | AccessFlags.ON_DEMAND
     with ExitStack() as stack:

@@ -26,6 +26,7 @@ from rnic import (
     RecvWR,
     SendFlags,
     SendWR,
+    Transport,
     WCFlags,
     WCOpcode,
     WROpcode,
@@ -33,6 +34,7 @@ from rnic import (
 from rnic._nic.nic import MR
 from rnic.testing import Options, Pair
 from rnic.wire import Opcode
+from transport.scene import arrive
 
 SIGNALED = SendFlags.SIGNALED
 ADDRESSES = ["127.0.0.1", "::1"]
@@ -41,6 +43,7 @@ SIZES = [0, 1, 2, 3, 4, 5, 255, 256, 257, 1023, 4095, 4096, 4097, 65535, 65537, 
 IMM = 0xCAFE0001
 SENDS = {WROpcode.SEND, WROpcode.SEND_WITH_IMM}
 WITH_IMM = {WROpcode.SEND_WITH_IMM, WROpcode.RDMA_WRITE_WITH_IMM}
+SEND_WITH_IMM = pytest.param(WROpcode.SEND_WITH_IMM, marks=pytest.mark.roce)
 WORD = struct.Struct("=Q")
 
 
@@ -78,7 +81,7 @@ def small() -> Iterator[Scene]:
 
 @pytest.mark.parametrize("nbytes", SIZES)
 @pytest.mark.parametrize(
-    "opcode", [WROpcode.SEND, WROpcode.SEND_WITH_IMM, WROpcode.RDMA_WRITE, WROpcode.RDMA_WRITE_WITH_IMM]
+    "opcode", [WROpcode.SEND, SEND_WITH_IMM, WROpcode.RDMA_WRITE, WROpcode.RDMA_WRITE_WITH_IMM]
 )
 def test_a_message_arrives_whole_and_nowhere_else(scene: Scene, opcode: WROpcode, nbytes: int) -> None:
     scene.source.buf[:nbytes] = sent = content(nbytes)
@@ -95,7 +98,9 @@ def test_a_message_arrives_whole_and_nowhere_else(scene: Scene, opcode: WROpcode
         assert wc.opcode == (WCOpcode.RECV if opcode in SENDS else WCOpcode.RECV_RDMA_WITH_IMM)
         assert wc.imm_data == (IMM if opcode in WITH_IMM else None)
         assert bool(wc.wc_flags & WCFlags.WITH_IMM) == (opcode in WITH_IMM)
-        assert (wc.qp_num, wc.src_qp) == (scene.b.qp.qp_num, scene.a.qp.qp_num)
+        iwarp = scene.b.ctx.device.transport is Transport.IWARP  # which has no numbers in its messages
+        assert (wc.qp_num, wc.src_qp) == (scene.b.qp.qp_num, 0 if iwarp else scene.a.qp.qp_num)
+    arrive(scene.a)
     assert scene.target.buf[:nbytes] == sent
     assert not any(scene.target.buf[nbytes : nbytes + 8192])
 
@@ -176,7 +181,7 @@ def test_both_ends_send_at_once(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 63, 64, 255, 256])
-@pytest.mark.parametrize("opcode", [WROpcode.SEND_WITH_IMM, WROpcode.RDMA_WRITE])
+@pytest.mark.parametrize("opcode", [SEND_WITH_IMM, WROpcode.RDMA_WRITE])
 def test_inline_data_is_taken_at_post_and_needs_no_registration(
     scene: Scene, opcode: WROpcode, nbytes: int
 ) -> None:
@@ -194,6 +199,7 @@ def test_inline_data_is_taken_at_post_and_needs_no_registration(
     scene.a.wait_ok()
     if opcode in SENDS:
         assert scene.b.wait_ok()[0].imm_data == IMM
+    arrive(scene.a)
     assert scene.target.buf[:nbytes] == sent
 
 
@@ -227,6 +233,7 @@ def test_pieces_are_gathered_here_and_scattered_there(
         assert small.b.wait_ok()[0].byte_len == total
         assert joined(small.target, there) == sent
     elif opcode == WROpcode.RDMA_WRITE:
+        arrive(small.a)
         assert small.target.buf[:total] == sent
     else:
         assert joined(small.source, here) == fetched
@@ -268,6 +275,7 @@ def is_readable(fd: int) -> bool:
     return bool(select.select([fd], [], [], 0)[0])
 
 
+@pytest.mark.roce
 def test_a_queue_armed_for_solicited_events_wakes_for_those_only(small: Scene) -> None:
     b = small.b
     b.qp.post_recv([RecvWR(i, [SGE(small.target)]) for i in range(3)])
@@ -286,6 +294,7 @@ def test_a_queue_armed_for_solicited_events_wakes_for_those_only(small: Scene) -
     small.a.wait_ok()
 
 
+@pytest.mark.roce
 def test_a_failure_wakes_a_queue_armed_for_solicited_events(small: Scene) -> None:
     small.a.cq.req_notify(solicited_only=True)
     small.a.qp.post_send(small.request(WROpcode.RDMA_WRITE, [SGE(small.source, 0, 8)], rkey=1))
@@ -312,6 +321,7 @@ def test_an_armed_queue_makes_one_event_until_it_is_armed_again(small: Scene) ->
 # ---------------------------------------------------------------- order
 
 
+@pytest.mark.roce
 def test_a_fenced_request_waits_for_the_reads_before_it(small: Scene) -> None:
     """The WRITE sends what the READ fetches, which the READ's lost first answer delays."""
     small.target.buf[:8] = b"fetched!"
@@ -342,6 +352,7 @@ def test_operations_take_effect_in_the_order_of_posting(small: Scene) -> None:
     assert list(struct.unpack_from("=32Q", small.source.buf, 4096)) == list(range(32))
 
 
+@pytest.mark.roce
 def test_sqd_finishes_what_was_begun_and_rts_goes_on_with_the_rest(small: Scene) -> None:
     a = small.a
     small.b.ctx.set_faults(Faults(loss=1.0))  # what is begun cannot finish
@@ -360,12 +371,14 @@ def test_sqd_finishes_what_was_begun_and_rts_goes_on_with_the_rest(small: Scene)
     assert len(a.wait_ok()) == 1
 
 
+@pytest.mark.roce
 def test_an_idle_queue_pair_is_drained_at_once(small: Scene) -> None:
     small.a.qp.modify(QPAttr(qp_state=QPState.SQD, en_sqd_async_notify=True))
     assert small.a.ctx.get_async_event(60.0).event_type == EventType.SQ_DRAINED
     assert small.a.qp.state == QPState.SQD
 
 
+@pytest.mark.roce
 def test_a_queue_pair_in_sqd_still_serves_its_peer(small: Scene) -> None:
     small.b.qp.modify(QPAttr(qp_state=QPState.SQD))
     small.source.buf[:5] = b"hello"

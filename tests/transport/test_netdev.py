@@ -12,7 +12,20 @@ from pathlib import Path
 import pytest
 
 import rnic
-from rnic import GID, MTU, SGE, AHAttr, EventType, PortState, QPState, RecvWR, SendFlags, SendWR, WCStatus
+from rnic import (
+    GID,
+    MTU,
+    SGE,
+    AHAttr,
+    EventType,
+    PortState,
+    QPState,
+    RecvWR,
+    SendFlags,
+    SendWR,
+    Transport,
+    WCStatus,
+)
 from rnic.testing import Address, End, Options, complete, connect, prepare
 from transport.netdev import Netdevs, ip, no_event, wait_event
 from waiting import until
@@ -27,6 +40,12 @@ def devs() -> Iterator[Netdevs]:
         yield made
 
 
+@pytest.fixture(params=["roce", "iwarp"])
+def device(devs: Netdevs, request: pytest.FixtureRequest) -> str:
+    """The name of one of the devices on `devs.a`."""
+    return f"{request.param}_{devs.a}"
+
+
 def gids(ctx: rnic.Context) -> dict[str, int]:
     return {str(entry.gid.ip): entry.gid_index for entry in ctx.query_gid_table()}
 
@@ -34,8 +53,8 @@ def gids(ctx: rnic.Context) -> dict[str, int]:
 # ------------------------------------------------------------------ link and MTU
 
 
-def test_the_port_follows_the_link(devs: Netdevs) -> None:
-    with rnic.open_device(f"roce_{devs.a}") as ctx:
+def test_the_port_follows_the_link(devs: Netdevs, device: str) -> None:
+    with rnic.open_device(device) as ctx:
         assert ctx.query_device().device_cap_flags & rnic.DeviceCap.PORT_ACTIVE_EVENT
         for down, up in (((devs.a, "down"), (devs.a, "up")), ((devs.b, "down"), (devs.b, "up"))):
             assert ctx.query_port().state is PortState.ACTIVE
@@ -47,8 +66,8 @@ def test_the_port_follows_the_link(devs: Netdevs) -> None:
         assert ctx.query_port().state is PortState.ACTIVE
 
 
-def test_events_come_while_a_program_polls(devs: Netdevs) -> None:
-    with rnic.open_device(f"roce_{devs.a}") as ctx, ctx.create_cq(1) as cq:
+def test_events_come_while_a_program_polls(devs: Netdevs, device: str) -> None:
+    with rnic.open_device(device) as ctx, ctx.create_cq(1) as cq:
         devs.link(devs.b, "down")
 
         def polled() -> bool:
@@ -59,14 +78,15 @@ def test_events_come_while_a_program_polls(devs: Netdevs) -> None:
         assert wait_event(ctx, EventType.PORT_ERR).element == 1
 
 
-def test_the_active_mtu_follows_the_netdevs(devs: Netdevs) -> None:
-    with rnic.open_device(f"roce_{devs.a}") as ctx:
+def test_the_active_mtu_follows_the_netdevs(devs: Netdevs, device: str) -> None:
+    with rnic.open_device(device) as ctx:
         for mtu, active in ((9000, MTU.MTU_4096), (1500, MTU.MTU_1024), (600, MTU.MTU_512)):
             devs.link(devs.a, "mtu", str(mtu))
             until(lambda active=active: ctx.query_port().active_mtu is active, f"MTU {mtu}")
         assert no_event(ctx)
 
 
+@pytest.mark.roce
 def test_a_netdev_whose_mtu_is_too_small_has_a_port_that_is_down(devs: Netdevs) -> None:
     """And harms nobody else: a listener at all addresses is there at the others."""
     devs.address(devs.a, ONE)
@@ -94,6 +114,32 @@ def test_a_netdev_whose_mtu_is_too_small_has_a_port_that_is_down(devs: Netdevs) 
             server.join()
         devs.link(devs.a, "mtu", "1500")
         until(lambda: end.ctx.query_port().state is PortState.ACTIVE, "the port is up")
+
+
+def test_iwarp_goes_over_a_netdev_of_any_mtu(devs: Netdevs) -> None:
+    for name in devs.a, devs.b:
+        devs.link(name, "mtu", "100")
+    with End(f"iwarp_{devs.a}") as a, End(f"iwarp_{devs.a}") as b:
+        port = a.ctx.query_port()
+        assert (port.state, port.active_mtu) == (PortState.ACTIVE, MTU.MTU_256)
+        connect(a.qp, b.qp, Options(address=ONE))
+        exchange(a, b, bytes(range(256)) * 40)
+        devs.link(devs.a, "mtu", "9000")
+        until(lambda: a.ctx.query_port().active_mtu is MTU.MTU_4096, "the MTU is known")
+        exchange(b, a, bytes(range(256)) * 4000)
+
+
+def test_iwarp_keeps_its_gid_as_long_as_it_is_open(devs: Netdevs) -> None:
+    devs.link(devs.a, "address", "02:00:00:00:00:07")
+    with rnic.open_device(f"iwarp_{devs.a}") as ctx:
+        (before,) = ctx.query_gid_table()
+        assert before.gid == GID("200:0:7::")
+        devs.link(devs.a, "address", "02:00:00:00:00:08")
+        devs.address(devs.a, f"{TWO}/24")
+        devs.link(devs.a, "mtu", "600")
+        until(lambda: ctx.query_port().active_mtu is MTU.MTU_512, "the changes are known")
+        assert ctx.query_gid_table() == [before]
+        assert no_event(ctx)
 
 
 def test_another_netdevs_changes_are_no_concern(devs: Netdevs) -> None:
@@ -299,8 +345,8 @@ def test_a_connection_goes_on_when_its_address_is_back_in_time(devs: Netdevs) ->
 # ------------------------------------------------------------------ the end
 
 
-def test_a_netdev_that_goes_takes_its_device_along(devs: Netdevs) -> None:
-    with End(f"roce_{devs.a}") as a, End(f"roce_{devs.a}") as b:
+def test_a_netdev_that_goes_takes_its_device_along(devs: Netdevs, device: str) -> None:
+    with End(device) as a, End(device) as b:
         connect(a.qp, b.qp)
         memory = a.memory(64)
         a.qp.post_recv([RecvWR(i, [SGE(memory)]) for i in range(3)])
@@ -332,7 +378,7 @@ def test_a_netdev_that_goes_takes_its_device_along(devs: Netdevs) -> None:
         a.ctx.counters()
         assert no_event(a.ctx)
     with pytest.raises(rnic.VerbsError) as caught:
-        rnic.open_device(f"roce_{devs.a}")
+        rnic.open_device(device)
     assert caught.value.errno == errno.ENODEV
 
 
@@ -341,10 +387,11 @@ def test_no_two_devices_have_one_name(devs: Netdevs, monkeypatch: pytest.MonkeyP
     with pytest.raises(rnic.VerbsError, match="the device on lo has the name roce_lo already"):
         rnic.get_device_list()
     monkeypatch.setenv("RNIC_NAMES", f"roce_lo={devs.a},roce_{devs.a}=lo")
-    assert [(device.netdev, device.name) for device in rnic.get_device_list()][:2] == [
-        ("lo", f"roce_{devs.a}"),
-        (devs.a, "roce_lo"),
-    ]
+    roce = [device for device in rnic.get_device_list() if device.transport is Transport.IB]
+    assert {device.netdev: device.name for device in roce} == {
+        "lo": f"roce_{devs.a}",
+        devs.a: "roce_lo",
+    }
 
 
 def test_devices_with_one_mac_have_guids_of_their_own(devs: Netdevs) -> None:
@@ -354,7 +401,7 @@ def test_devices_with_one_mac_have_guids_of_their_own(devs: Netdevs) -> None:
     devs.address(devs.b, "10.99.1.1/24")
     for name in devs.a, devs.b:
         devs.link(name, "address", "02:00:00:00:00:05")
-    first, second, *of_iwarp = guids()
-    assert 0x000000FFFE000005 in (first, second)  # that which was made earlier
-    assert len({first, second, *of_iwarp}) == 4
-    assert guids() == [first, second, *of_iwarp]
+    found = guids()
+    assert 0x000000FFFE000005 in found  # the RoCE one of that which was made earlier
+    assert len(set(found)) == len(found) == 4
+    assert guids() == found

@@ -13,6 +13,7 @@ import pytest
 import rnic
 from rnic import GID, MTU, SGE, Faults, QPState, SendFlags, SendWR, WROpcode
 from rnic.testing import Address, End, Options, Pair, connect, connect_through
+from transport.scene import arrive
 
 
 def assert_writes(a: End, b: End) -> None:
@@ -20,6 +21,7 @@ def assert_writes(a: End, b: End) -> None:
     wr = SendWR(1, WROpcode.RDMA_WRITE, SendFlags.SIGNALED, [SGE(source)], target.addr, target.rkey)
     a.qp.post_send(wr)
     a.wait_ok()
+    arrive(a)
     assert bytes(target.buf[:7]) == b"through"
 
 
@@ -50,6 +52,7 @@ def test_two_queue_pairs_of_one_context_can_be_connected() -> None:
         assert_writes(a, b)
 
 
+@pytest.mark.roce
 def test_the_smaller_path_mtu_is_taken_and_options_reach_the_queue_pairs() -> None:
     small = Options(path_mtu=MTU.MTU_512, timeout=17, max_rd_atomic=3)
     with Pair(options=Options(path_mtu=MTU.MTU_2048), options_b=small) as pair:
@@ -80,6 +83,7 @@ def test_wait_gives_up_at_its_time_and_says_what_has_come() -> None:
         assert [wc.wr_id for wc in caught.value.completions] == [5]  # type: ignore[attr-defined]
 
 
+@pytest.mark.roce
 def test_wait_ok_raises_a_failure_in_its_own_words() -> None:
     with Pair(options=Options(timeout=6, retry_cnt=0)) as pair:
         pair.a.ctx.set_faults(Faults(loss=1.0))

@@ -27,6 +27,8 @@ from rnic.testing import End
 from transport.netdev import wait_event
 from waiting import until
 
+pytestmark = pytest.mark.roce
+
 QKEY = 9
 
 

@@ -14,6 +14,8 @@ from rnic.testing import End, Options, connect
 from transport.netdev import Netdevs, no_event, wait_event
 from transport.test_netdev import exchange
 
+pytestmark = pytest.mark.roce
+
 A, B = ("10.99.0.1", "fd00:99::1"), ("10.99.1.1", "fd00:99:1::1")
 
 

@@ -37,6 +37,8 @@ from rnic import (
 from rnic.testing import ALL_ACCESS, End, Options, Pair, connect
 from transport.frames import MAC_B, Frames, ethernet
 
+pytestmark = pytest.mark.roce
+
 FLUSHES = AccessFlags.FLUSH_GLOBAL | AccessFlags.FLUSH_PERSISTENT
 OPTIONS = Options(access=Options().access | FLUSHES)
 

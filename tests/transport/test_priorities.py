@@ -13,6 +13,8 @@ import rnic
 from rnic import GID, SGE, AHAttr, QPAttr, QPInitAttr, QPState, QPType, RecvWR, Route, SendFlags, SendWR
 from rnic.testing import Address, End, Options, complete, prepare
 
+pytestmark = pytest.mark.roce
+
 QKEY, LOOPBACK = 9, "127.0.0.1"
 IP_RECVTOS, IPV6_RECVTCLASS, IPV6_FLOWINFO = 13, 66, 11
 

@@ -171,6 +171,7 @@ def test_the_header_of_a_datagram_arrives_by_forwarding(start: Start, address: s
     raise AssertionError(found)
 
 
+@pytest.mark.roce
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_the_second_user_takes_the_port_over_when_its_owner_is_killed(start: Start, record: Record) -> None:
     owner = start()
@@ -227,6 +228,7 @@ def assert_moves(a: Node, b: Node, at_b: Remote) -> None:
     assert b.call("digest", "main") == sent
 
 
+@pytest.mark.roce
 def test_processes_come_and_are_killed_again_and_again_beside_one_that_stays(start: Start) -> None:
     steady = start()
     for i in range(4):

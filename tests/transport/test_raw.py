@@ -45,6 +45,8 @@ from rnic import (
 )
 from transport.frames import GROUP, MAC_A, MAC_B, SLOT, TCP, UDP, Frames, Queue, ethernet, ip, mac, to_rts
 
+pytestmark = pytest.mark.roce
+
 ANY = ethernet(b"x" * 50)
 
 

@@ -18,6 +18,8 @@ import namespaces
 from rnic import Faults, FlowAttrType, Lose, SendFlags, SpecEth, SpecIPv4, SpecUDP, WCFlags
 from transport.frames import GROUP, MAC_A, MAC_B, UDP, Frames, ethernet, ip
 
+pytestmark = pytest.mark.roce
+
 PR_SET_DUMPABLE = 4  # linux/prctl.h; a change of user takes it away
 STRANGER = "10.98.0.9"
 

@@ -84,7 +84,7 @@ def connected(a: Sender, b: Shared, kind: QPType = QPType.RC, **options: int) ->
     return ends
 
 
-@pytest.mark.parametrize("kind", [QPType.RC, QPType.UC])
+@pytest.mark.parametrize("kind", [QPType.RC, pytest.param(QPType.UC, marks=pytest.mark.roce)])
 def test_messages_of_many_take_receives_in_the_order_in_which_they_come(
     sides: tuple[Sender, Shared], kind: QPType
 ) -> None:
@@ -99,6 +99,7 @@ def test_messages_of_many_take_receives_in_the_order_in_which_they_come(
         assert b.slot(i, wc.byte_len) == b"%d" % i * 2000
 
 
+@pytest.mark.roce
 def test_datagrams_take_from_it(sides: tuple[Sender, Shared]) -> None:
     a, b = sides
     ours, theirs = a.queue_pair(QPType.UD), b.queue_pair(QPType.UD)
@@ -126,6 +127,7 @@ def test_two_long_messages_at_once_have_a_receive_each(sides: tuple[Sender, Shar
     assert {wc.qp_num for wc in found} == {theirs.qp_num for _, theirs in pairs}
 
 
+@pytest.mark.roce
 def test_an_empty_one_makes_the_peer_wait(sides: tuple[Sender, Shared]) -> None:
     a, b = sides
     ours, _ = connected(a, b)
@@ -138,6 +140,7 @@ def test_an_empty_one_makes_the_peer_wait(sides: tuple[Sender, Shared]) -> None:
     assert ours.statistics().counters.rnr_nak_received > 0
 
 
+@pytest.mark.roce
 def test_no_receive_in_time_is_an_error_of_the_sender(sides: tuple[Sender, Shared]) -> None:
     a, b = sides
     ours, _ = connected(a, b, rnr_retry=1, min_rnr_timer=1)
@@ -180,6 +183,7 @@ def test_a_limit_that_is_armed_above_what_is_posted_is_told_at_once(sides: tuple
         b.shared.modify(SRQAttr(max_wr=2))
 
 
+@pytest.mark.roce
 def test_it_grows_and_shrinks_with_what_is_posted() -> None:
     with Sender() as a, Shared(max_wr=4) as b:
         ours, _ = connected(a, b)
@@ -201,6 +205,7 @@ def test_it_grows_and_shrinks_with_what_is_posted() -> None:
         assert [b.slot(i, 2).strip(b"\0") for i in range(16)] == [b"%d" % i for i in range(16)]
 
 
+@pytest.mark.roce
 def test_it_can_be_resized_under_load() -> None:
     with Sender() as a, Shared(max_wr=8) as b:
         ours, _ = connected(a, b, rnr_retry=7, min_rnr_timer=1)
@@ -288,6 +293,7 @@ def test_a_size_that_cannot_be(sides: tuple[Sender, Shared], attr: SRQAttr, word
     assert caught.value.errno == errno.EINVAL
 
 
+@pytest.mark.roce
 def test_credits_are_not_told(sides: tuple[Sender, Shared]) -> None:
     """They would say nothing: without them the sender goes on, and is told RNR where it must be."""
     a, b = sides

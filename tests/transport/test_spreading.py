@@ -32,6 +32,8 @@ from rnic import (
 )
 from transport.frames import MAC_B, SLOT, TCP, UDP, Frames, ethernet, ip, to_rts
 
+pytestmark = pytest.mark.roce
+
 F = RxHashFields
 KEY = bytes.fromhex("6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa")
 IPV4, TCP4 = F.SRC_IPV4 | F.DST_IPV4, F.SRC_IPV4 | F.DST_IPV4 | F.SRC_PORT_TCP | F.DST_PORT_TCP

@@ -36,6 +36,8 @@ from rnic.testing import ALL_ACCESS, End, Options, Pair, complete, connect, prep
 from rnic.wire import AETH, AtomicAckETH, NakCode, Opcode
 from transport.impostor import pretend
 
+pytestmark = pytest.mark.roce
+
 NBYTES = 64 << 10
 IMPATIENT = Options(timeout=8, retry_cnt=2, rnr_retry=1, min_rnr_timer=1)
 SIGNALED = SendFlags.SIGNALED

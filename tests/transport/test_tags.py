@@ -37,6 +37,8 @@ from rnic import (
 )
 from rnic.testing import Options, connect
 
+pytestmark = pytest.mark.roce
+
 NO_TAG, RNDV, FIN, EAGER = range(4)
 TMH = struct.Struct("!B3xIQ")
 RVH = struct.Struct("!QII")

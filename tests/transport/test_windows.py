@@ -37,6 +37,7 @@ from rnic import (
 )
 from rnic._nic.nic import MR, WC
 from rnic.testing import ALL_ACCESS, Options, Pair, connect
+from transport.scene import arrive
 
 SIGNALED = SendFlags.SIGNALED
 BINDABLE = ALL_ACCESS | AccessFlags.MW_BIND
@@ -84,7 +85,10 @@ class Scene:
     def ask(self, opcode: WROpcode, addr: int, rkey: int, nbytes: int) -> WC:
         """One request of a."""
         self.a.qp.post_send(SendWR(1, opcode, SIGNALED, [SGE(self.source, 0, nbytes)], addr, rkey))
-        return self.a.wait()[0]
+        (wc,) = self.a.wait()
+        if opcode is WROpcode.RDMA_WRITE and wc.ok:
+            arrive(self.a)
+        return wc
 
     def send_inv(self, key: int, payload: bytes = b"done") -> tuple[WC, WC]:
         """SEND with invalidate; the completions of both ends."""
@@ -145,6 +149,7 @@ def test_a_window_shows_its_bytes_to_the_peer(scene: Scene, kind: MWType) -> Non
     assert mw.query() == scene.info()
 
 
+@pytest.mark.roce
 @KINDS
 @pytest.mark.parametrize(
     ("opcode", "granted", "offset", "nbytes"),
@@ -177,6 +182,7 @@ def test_a_zero_based_window_begins_at_0(scene: Scene, kind: MWType) -> None:
     assert scene.ask(WROpcode.RDMA_READ, LONG - 3, mw.rkey, 4).status is WCStatus.REM_ACCESS_ERR
 
 
+@pytest.mark.roce
 def test_a_type_1_window_is_bound_again_and_the_old_key_is_gone(scene: Scene) -> None:
     mw = scene.bound(MWType.TYPE_1)
     old = mw.rkey
@@ -188,6 +194,7 @@ def test_a_type_1_window_is_bound_again_and_the_old_key_is_gone(scene: Scene) ->
     assert scene.ask(WROpcode.RDMA_WRITE, scene.region.addr + AT, old, 3).status is WCStatus.REM_ACCESS_ERR
 
 
+@pytest.mark.roce
 def test_a_type_1_window_of_length_0_is_unbound(scene: Scene) -> None:
     mw = scene.bound(MWType.TYPE_1)
     mw.bind(scene.b.qp, MWBind(MWBindInfo(), SIGNALED, 7))
@@ -197,6 +204,7 @@ def test_a_type_1_window_of_length_0_is_unbound(scene: Scene) -> None:
     assert wc.status is WCStatus.REM_ACCESS_ERR
 
 
+@pytest.mark.roce
 def test_the_peer_invalidates_what_it_was_shown(scene: Scene) -> None:
     mw = scene.bound(MWType.TYPE_2)
     for _ in range(3):
@@ -254,6 +262,7 @@ def test_a_key_that_is_no_windows_is_not_invalidated_here(scene: Scene) -> None:
     assert scene.b.qp.state is QPState.ERR
 
 
+@pytest.mark.roce
 @pytest.mark.parametrize("whose", ["region's", "type 1 window's", "nobody's"])
 def test_a_peer_that_may_not_invalidate_is_refused(scene: Scene, whose: str) -> None:
     keys = {
@@ -267,6 +276,7 @@ def test_a_peer_that_may_not_invalidate_is_refused(scene: Scene, whose: str) -> 
     assert scene.b.ctx.get_async_event(20).event_type is EventType.QP_ACCESS_ERR
 
 
+@pytest.mark.roce
 def test_a_type_2_window_is_of_the_queue_pair_that_bound_it(scene: Scene) -> None:
     init = [QPInitAttr(end.cq, end.cq) for end in (scene.a, scene.b)]
     with scene.a.pd.create_qp(init[0]) as ours, scene.b.pd.create_qp(init[1]) as theirs:
@@ -382,6 +392,7 @@ def test_bind_mw_is_for_type_1_of_one_protection_domain(scene: Scene) -> None:
     assert caught.value.errno == errno.EINVAL
 
 
+@pytest.mark.roce
 @pytest.mark.parametrize("opcode", [WROpcode.SEND_WITH_INV, WROpcode.BIND_MW, WROpcode.LOCAL_INV])
 def test_datagrams_know_no_windows(scene: Scene, opcode: WROpcode) -> None:
     init = QPInitAttr(scene.b.cq, scene.b.cq, QPType.UD)
@@ -415,6 +426,7 @@ def test_a_region_with_a_bound_window_is_in_use(scene: Scene, kind: MWType) -> N
     mr.close()
 
 
+@pytest.mark.roce
 def test_a_window_that_is_closed_is_unbound(scene: Scene) -> None:
     mr = memory_for(scene, BINDABLE)
     mw = scene.window(MWType.TYPE_2)
@@ -427,6 +439,7 @@ def test_a_window_that_is_closed_is_unbound(scene: Scene) -> None:
     assert scene.ask(WROpcode.RDMA_WRITE, addr, key, 8).status is WCStatus.REM_ACCESS_ERR
 
 
+@pytest.mark.roce
 def test_a_bind_whose_region_goes_first_fails(scene: Scene) -> None:
     mr, mw = memory_for(scene, BINDABLE), scene.window(MWType.TYPE_2)
     scene.b.ctx.set_faults(Faults(loss=1.0))
@@ -469,6 +482,7 @@ def test_a_queue_pair_that_closes_unbinds_its_type_2_windows(scene: Scene) -> No
 # ---------------------------------------------------------------- zero-based regions
 
 
+@pytest.mark.roce
 def test_a_zero_based_region_is_named_from_0_on(scene: Scene) -> None:
     mr = scene.b.memory(NBYTES, BINDABLE | AccessFlags.ZERO_BASED)
     assert mr.iova == 0
@@ -506,6 +520,7 @@ def test_a_zero_based_region_is_named_from_0_on(scene: Scene) -> None:
 # ---------------------------------------------------------------- a bad wire
 
 
+@pytest.mark.roce
 def test_on_a_bad_wire_each_window_serves_once(scene: Scene) -> None:
     for seed, end in enumerate((scene.a, scene.b)):
         end.ctx.set_faults(Faults(seed=seed, loss=0.02, duplicate=0.1, reorder=0.1))
@@ -522,6 +537,7 @@ def test_on_a_bad_wire_each_window_serves_once(scene: Scene) -> None:
         assert mw.query().mr is None
 
 
+@pytest.mark.roce
 @KINDS
 def test_a_window_shows_memory_that_comes_and_goes(scene: Scene, kind: MWType) -> None:
     access = AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_READ

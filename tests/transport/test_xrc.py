@@ -39,6 +39,8 @@ from rnic import (
 )
 from rnic.testing import ALL_ACCESS, End, Options, connect
 
+pytestmark = pytest.mark.roce
+
 SLOT, SLOTS = 8192, 32
 NEW, ONLY_NEW = os.O_CREAT, os.O_CREAT | os.O_EXCL
 

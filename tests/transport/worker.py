@@ -25,6 +25,7 @@ from rnic import SGE, Faults, QPAttr, QPState, RecvWR, SendFlags, SendWR, WROpco
 from rnic._nic.nic import MR, WC
 from rnic.testing import Address, End, Options, complete, prepare
 from transport.datagrams import DatagramWorker
+from transport.scene import arrive
 from transport.stranger import Stranger
 from waiting import until
 
@@ -250,6 +251,8 @@ class Worker(DatagramWorker):
             done += todo[i].sg_list[0].length
             if i + depth < len(todo):
                 held.end.qp.post_send(todo[i + depth])
+        if opcode is WROpcode.RDMA_WRITE and done:
+            arrive(held.end)
         return done, "SUCCESS", monotonic() - began
 
     def receive(self, name: str, chunk: int, first: int = 0, depth: int = 16) -> int:

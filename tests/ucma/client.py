@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from rnic.rdmacm import EventType
 from rnic.ucma import layouts
-from rnic.ucma.layouts import ANSWER, CONN_PARAM, HEADER, SOCKADDR_IN, Cmd, Layout
+from rnic.ucma.layouts import ANSWER, CONN_PARAM, HEADER, ORDER, SOCKADDR_IN, Cmd, Layout
 
 ROOM = 4096  # for answers
 HOST = "127.0.0.1"
@@ -27,25 +27,31 @@ class Device:
         self.sock.settimeout(SECONDS)
         self.sock.connect(path)
         self.undone = 0  # what the last answer has asked to take back
+        self.orders: list[dict[str, Any]] = []  # for queue pairs, that answers have brought
+        self.fds: list[int] = []  # and their descriptors
 
     def write(self, message: bytes) -> tuple[int, bytes]:
         """A message as it is: the answer's result, and its data."""
-        reading, writing = (one.detach() for one in socket.socketpair())
+        reading, ours = socket.socketpair()
+        writing = ours.detach()
         try:
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [writing]))]
             self.sock.sendmsg([message], rights)
             os.close(writing)
             writing = -1
             assert select.select([reading], [], [], SECONDS)[0], "no answer"
-            answer = os.read(reading, 1 << 16)
+            answer, fds, _, _ = socket.recv_fds(reading, 1 << 16, 4)
         finally:
-            os.close(reading)
+            reading.close()
             if writing >= 0:
                 os.close(writing)
         head = ANSWER.read(answer)
         self.undone = head["undone"]
-        assert len(answer) == ANSWER.size + head["length"]
-        return head["result"], answer[ANSWER.size :]
+        at = ANSWER.size + head["length"]
+        assert len(answer) == at + head["orders"] * ORDER.size
+        self.orders += [ORDER.read(answer[i : i + ORDER.size]) for i in range(at, len(answer), ORDER.size)]
+        self.fds += fds
+        return head["result"], answer[ANSWER.size : at]
 
     def command(
         self, cmd: int, layout: Layout, room: int = ROOM, rest: bytes = b"", **fields: Any

@@ -33,14 +33,14 @@ static enum bad check_untagged(const struct reader *in) {
     return in->row->whole && (in->payload || !in->last) ? BAD_LENGTH : GOOD;
 }
 
-/* A SEND of no bytes that makes a connection of equals ready (RFC 6581, 9.2). */
-static bool is_ready_message(const struct iwarp *iw) {
+/* A message of no bytes that makes a connection of equals ready (RFC 6581, 9.2): no program has sent it. */
+static bool is_ready_message(const struct iwarp *iw, enum rnic_stream_rtr kind) {
     const struct reader *in = &iw->in;
-    return !in->heard && !iw->agreed.initiator && iw->agreed.rtr == RNIC_STREAM_RTR_SEND && !in->payload && in->last;
+    return !in->heard && !iw->agreed.initiator && iw->agreed.rtr == kind && !in->payload && in->last;
 }
 
 static enum bad begin_send(struct qp *qp, struct reader *in) {
-    if (is_ready_message(iwarp_of(qp)))
+    if (is_ready_message(iwarp_of(qp), RNIC_STREAM_RTR_SEND))
         return GOOD;
     if (!in->message && !qp_has_receive(qp, NULL))
         return BAD_NO_RECEIVE;
@@ -249,7 +249,7 @@ static enum bad end_write(struct qp *qp, struct reader *in) {
     COUNT(qp, requests_executed);
     in->written = in->writing ? in->written + in->payload : in->payload;
     in->writing = !in->last;
-    if (in->last)
+    if (in->last && !is_ready_message(iwarp_of(qp), RNIC_STREAM_RTR_WRITE))
         qp_count(qp, RNIC_COMP_CNTR_OP_REMOTE_RDMA_WRITE, true, in->written);
     return GOOD;
 }

@@ -701,6 +701,7 @@ class PerfEnd:
         rx_depth: int,
         yield_polls: int,
         quiet: float,
+        allowance: int,
         tsc: bool,
     ) -> None: ...
     @property

@@ -97,8 +97,11 @@ cdef class PerfEnd:
                   bint tsc):
         cdef Py_ssize_t i
         cdef tuple queues = tuple(qps)
+        cdef uint64_t needed = 2 * <uint64_t>room
         cdef QP qp
-        if not queues or 2 * <uint64_t>room + (8 * len(queues) if allowance else 0) > mr.length or not yield_polls:
+        if allowance:
+            needed += 8 * len(queues)
+        if not queues or needed > mr.length or not yield_polls:
             raise ValueError("PerfEnd: no queue pairs, too small a region, or no yield_polls")
         self.handles = (*queues, cq, mr) if channel is None else (*queues, cq, mr, channel)
         for one in self.handles:

@@ -14,13 +14,10 @@ from collections.abc import Callable
 from typing import cast
 
 import rnic
-from rnic._nic import nic
 from rnic.cli.exchange import PeerAddress
 from rnic.cli.params import Failure
 from rnic.rdmacm.routes import interfaces_of
 from rnic.records import MutableRecord, field, replace
-from rnic.verbs.connect import Address, Options, complete, meet
-from rnic.verbs.meeting import addresses
 
 MTUS = {
     256: rnic.MTU.MTU_256,
@@ -43,7 +40,7 @@ class LocalPort(MutableRecord):
     gid_index: int
     gid: bytes
     lid: int
-    waiting: dict[int, Address] = field(default_factory=dict)
+    waiting: dict[int, rnic.testing.Address] = field(default_factory=dict)
     """iWARP: what the queue pairs that wait for their peers have told of themselves, by their numbers."""
 
     @property
@@ -58,8 +55,8 @@ class LocalPort(MutableRecord):
         """
         if not self.is_iwarp:
             return PeerAddress(self.lid, qp.qp_num, secrets.randbits(24), self.gid)
-        options = Options(address=str(rnic.GID(self.gid).ip), crc=nic.env_mpa_crc())
-        own = meet(qp, self.ctx, options)
+        options = rnic.testing.Options(address=str(rnic.GID(self.gid).ip))
+        own = rnic.testing.meet(qp, self.ctx, options)
         own = replace(own, psn=own.psn & ~_SUMMED | own.crc, mtu=rnic.MTU.MTU_4096)
         self.waiting[qp.qp_num] = own
         return PeerAddress(own.port, own.qp_num, own.psn, self.gid)
@@ -148,7 +145,7 @@ def _choose(ctx: rnic.Context, name: str, gid_index: int | None, local: tuple[ob
 def _index_of(ctx: rnic.Context, gid: bytes) -> int | None:
     """Where the GID stands in the device's table; of an iWARP device 0 if it has that address."""
     if is_iwarp(ctx.device):
-        return 0 if rnic.GID(gid).ip in addresses(ctx.device.netdev) else None
+        return 0 if rnic.GID(gid).ip in rnic.testing.addresses(ctx.device.netdev) else None
     return next((entry.gid_index for entry in ctx.query_gid_table() if bytes(entry.gid.raw) == gid), None)
 
 
@@ -164,7 +161,7 @@ def _described(
         raise
     raw = bytes(gid.raw)
     if is_iwarp(ctx.device):
-        raw = gid_of(str(local[0] if local else addresses(ctx.device.netdev)[0]))
+        raw = gid_of(str(local[0] if local else rnic.testing.addresses(ctx.device.netdev)[0]))
     return LocalPort(ctx, port_num, gid_index, raw, attr.lid)
 
 
@@ -218,8 +215,8 @@ def connect(
     iWARP: both ends do this at once, for their queue pairs in one order.
     """
     if port.is_iwarp:
-        options = Options(max_rd_atomic=rd_atomic, max_dest_rd_atomic=rd_atomic)
-        peer = Address(
+        options = rnic.testing.Options(max_rd_atomic=rd_atomic, max_dest_rd_atomic=rd_atomic)
+        peer = rnic.testing.Address(
             rnic.GID(remote.gid),
             remote.qp_num,
             remote.psn,
@@ -227,7 +224,7 @@ def connect(
             remote.lid,
             bool(remote.psn & _SUMMED),
         )
-        complete(qp, port.waiting.pop(qp.qp_num), peer, options)
+        rnic.testing.complete(qp, port.waiting.pop(qp.qp_num), peer, options)
         return
     path = path_to(port, remote, sl)
     qp.modify(

@@ -17,7 +17,7 @@ from rnic.rdmacm.admission import Admission
 from rnic.rdmacm.agent import Agent
 from rnic.rdmacm.channel import Event, EventChannel
 from rnic.rdmacm.names import UDP_QKEY, ConnParam, EventType, IdState, Option, Path, Timing, UDParam
-from rnic.rdmacm.service import ENDED, Claim, Connection, Conversation, Phase
+from rnic.rdmacm.service import ENDED, Claim, Connection, Conversation, Order, Phase
 from rnic.rdmacm.sockaddr import IP, Inet
 from rnic.verbs.ah import GID
 from rnic.verbs.device import Device
@@ -29,7 +29,6 @@ from rnic.wire import PortSpace
 
 if TYPE_CHECKING:
     from rnic.rdmacm.cm_id import CmId
-    from rnic.rdmacm.iwcm.away import Order
 
 NOWHERE = Inet(IPv4Address(0), 0)
 _WAIT = "wait for ADDR_RESOLVED"
@@ -45,8 +44,8 @@ class IdBase:
     """The attributes and states of a CmId, which derives from it."""
 
     orders: list[Order] | None = None
-    """None: the queue pairs of its connections are in this process. Else they are in another one, and here is what is
-    to be done to them there.
+    """None: the queue pairs of its connections are in this process. Else they are in another one, and here is
+    what is to be done to them there.
     """
 
     def __init__(

@@ -28,6 +28,8 @@ from rnic.rdmacm.names import ConnParam, EventType, Path, UDParam
 from rnic.records import Record
 
 if TYPE_CHECKING:
+    import socket
+
     from rnic.cm import Statistics
     from rnic.enums import QPState
     from rnic.rdmacm.cm_id import CmId
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from rnic.verbs.ah import GID, AHAttr
     from rnic.verbs.ece import ECE
     from rnic.verbs.qp import QPAttr
+    from rnic.verbs.stream import StreamAttr
     from rnic.wire import PortSpace
 
 
@@ -109,6 +112,23 @@ class Request(Record):
     """The peer's wishes as this end sees them: what the peer asks of this end is responder_resources here."""
     ece: ECE
     """The vendor options that the peer offers."""
+
+
+class Order(Record):
+    """What is to be done to a queue pair in another process."""
+
+    guid: int
+    """Of its device."""
+    qp_num: int
+    attr: QPAttr
+    """Its new state, RTS, SQD or ERR; for RTS with the depths."""
+    stream: tuple[socket.socket, socket.socket, StreamAttr] | None = None
+    """Ahead of RTS it takes a connection; the second socket is the line (struct rnic_stream_attr)."""
+
+    def close(self) -> None:
+        """Close the sockets: the order was passed on, or is void."""
+        for sock in () if self.stream is None else self.stream[:2]:
+            sock.close()
 
 
 class Claim(Protocol):
@@ -286,6 +306,9 @@ class ConnectionService:
         return VerbsError(EOPNOTSUPP, f"{self.name} does not support {what}", verb)
 
     # ------------------------------------------------------------------ for the agent
+
+    def address_came(self, ip: IP) -> None:
+        """The network interface has a new address. Default: nothing, as the device itself follows it."""
 
     def descriptors(self) -> list[int]:
         """What to poll for: work() is called when one of these is readable."""

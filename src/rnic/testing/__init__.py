@@ -14,8 +14,9 @@ prepare() and complete() are its two halves, for programs that send the Address 
 
 from rnic.testing.connection import connect_through
 from rnic.testing.pair import ALL_ACCESS, End, Pair, loopback
-from rnic.verbs.connect import Address, Options, complete, prepare
+from rnic.verbs.connect import Address, Options, complete, meet, prepare
 from rnic.verbs.connect import connect_both as connect
+from rnic.verbs.meeting import addresses
 
 __all__ = [
     "ALL_ACCESS",
@@ -23,9 +24,11 @@ __all__ = [
     "End",
     "Options",
     "Pair",
+    "addresses",
     "complete",
     "connect",
     "connect_through",
     "loopback",
+    "meet",
     "prepare",
 ]

@@ -27,7 +27,6 @@ from rnic.ucma.layouts import HEADER, Cmd, Layout
 from rnic.ucma.parking import Parking
 
 if TYPE_CHECKING:
-    from rnic.rdmacm.iwcm.away import Order
     from rnic.rdmacm.sockaddr import SockAddr
 
 _log = Log("rnic.ucma")
@@ -53,7 +52,7 @@ class Commands:
         self._failures = failures or Failures()
         self.table = Table()
         self.parking = Parking()
-        self._met: CmId | None = None
+        self.met: CmId | None = None
 
     def end(self, file: File) -> None:
         """Destroy the ids of a file: its program has closed it, or is dead."""
@@ -72,8 +71,7 @@ class Commands:
 
     def run(self, file: File, message: bytes) -> tuple[bytes, int, File]:
         """Carry out a command: the data of the answer, their address in the program, and the file that may
-        have fewer events now. take_orders() has what the program is to do beside it.
-
+        have fewer events now. `met` is the id that it, or its event, was of.
         `message` is what the program has written, and behind it the value of an option.
         """
         if len(message) < HEADER.size:
@@ -92,21 +90,11 @@ class Commands:
         fields["rest"], fields["room"] = body[size:], room
         handle = self.table.find_anywhere(fields["id"]) if cmd == Cmd.MIGRATE_ID else None
         events_of = handle.file if handle else file
-        self._met = None
-        answer = row.call(self, file, fields)
-        return answer[:room], fields.get("response", 0), events_of
-
-    def take_orders(self) -> list[Order]:
-        """What is to be done to the queue pair of the id that the last command, or its event, was of."""
-        with registry.lock:
-            orders = (self._met.orders if self._met is not None else None) or []
-            found = orders.copy()
-            orders.clear()
-            return found
+        self.met = None
+        return row.call(self, file, fields)[:room], fields.get("response", 0), events_of
 
     def _find(self, file: File, fields: dict[str, Any]) -> Handle:
-        found = self.table.find(file, fields["id"])
-        self._met = found.one
+        self.met = (found := self.table.find(file, fields["id"])).one
         return found
 
     def _one(self, file: File, fields: dict[str, Any]) -> CmId:
@@ -304,8 +292,8 @@ class Commands:
 
     def init_qp_attr(self, file: File, fields: dict[str, Any]) -> bytes:
         """rdma_init_qp_attr(3)."""
-        one = self._one(file, fields)
-        return structs.qp_attr(one, one.init_qp_attr(_as(QPState, fields["qp_state"])))
+        one, state = self._one(file, fields), _as(QPState, fields["qp_state"])
+        return structs.qp_attr(one, one.init_qp_attr(state))
 
     def notify(self, file: File, fields: dict[str, Any]) -> bytes:
         """rdma_notify(3); an id without a device takes every event, and does nothing."""
@@ -383,7 +371,7 @@ class Commands:
             return structs.event(found, found.arg.number, found.arg.uid)
         owner: Handle = found.owner.context  # type: ignore[assignment] # what Table.add() says
         owner.reported += 1
-        number, self._met = owner.number, owner.one
+        number, self.met = owner.number, owner.one
         if found.event is EventType.CONNECT_REQUEST:
             handle = self.table.add(file, found.id)
             number, handle.service = handle.number, owner.service

@@ -1,21 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done to queue pairs of programs, as the kernel's iw_cm does it: orders that answers to commands carry."""
+"""Orders to queue pairs of programs, which answers to commands carry: what the kernel's iw_cm does itself."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from rnic.enums import QPState
+from rnic.rdmacm.registry import registry
 from rnic.records import values
 from rnic.ucma.layouts import ORDER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rnic.rdmacm.iwcm.away import Order
+    from rnic.rdmacm.cm_id import CmId
+    from rnic.rdmacm.service import Order
 
 _KINDS = {QPState.RTS: 1, QPState.SQD: 2, QPState.ERR: 3}
 """enum order_kind."""
+
+
+def taken(one: CmId | None) -> list[Order]:
+    """What is to be done to an id's queue pair now: whoever takes it has it done."""
+    with registry.lock:
+        orders = (one.orders if one is not None else None) or []
+        found = orders.copy()
+        orders.clear()
+        return found
 
 
 def pack(order: Order) -> bytes:

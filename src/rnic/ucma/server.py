@@ -19,11 +19,11 @@ from rnic.ucma.commands import Commands
 from rnic.ucma.failures import Failing, Failures
 from rnic.ucma.files import File
 from rnic.ucma.layouts import ANSWER, HEADER, MISSING, RETURNED, Cmd
-from rnic.ucma.orders import descriptors, pack
+from rnic.ucma.orders import descriptors, pack, taken
 from rnic.ucma.removals import Removal, Removals, remove
 
 if TYPE_CHECKING:
-    from rnic.rdmacm.iwcm.away import Order
+    from rnic.rdmacm.service import Order
 
 _log = Log("rnic.ucma")
 
@@ -183,15 +183,15 @@ class Server:
                 os.close(fd)
 
     def _execute(self, file: File, message: bytes) -> tuple[list[Order], int, int, int, bytes]:
-        """What the program's queue pair is to do, the answer's result, how many bytes of events are to be taken back, and the data and their
-        address.
+        """What the program's queue pair is to do, the answer's result, how many bytes of events are to be
+        taken back, and the data and their address.
         """
         events_of, address, data = file, 0, b""
         orders: list[Order] = []
         fetches = file.channel.fetches
         try:
             data, address, events_of = self._commands.run(file, message)
-            orders, result = self._commands.take_orders(), 0
+            orders, result = taken(self._commands.met), 0
         except MemoryError:
             result = -ENOMEM
         except OSError as error:

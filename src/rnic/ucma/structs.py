@@ -243,7 +243,9 @@ def _peer(one: CmId) -> bytes:
 
 
 def _gids(one: CmId) -> tuple[bytes, bytes]:
-    """Of this end and of the peer; zeros where there is none. Of iWARP the device's, and the peer's is not known."""
+    """Of this end and of the peer; zeros where there is none. Of iWARP the device's, and of the
+    peer none: it is made of a hardware address.
+    """
     if one.verbs is not None and _is_iwarp(one):
         return one.verbs.query_gid(1, 0).raw, bytes(16)
     local = GID(one.local.ip).raw if one.verbs and not one.local.ip.is_unspecified else bytes(16)

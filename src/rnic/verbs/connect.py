@@ -10,6 +10,7 @@ from enum import Enum
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, cast
 
+from rnic._nic import nic
 from rnic.enums import MTU, AccessFlags, QPState, QPType, Transport
 from rnic.records import Record, field, replace, values
 from rnic.verbs.ah import GID, AHAttr
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from rnic.verbs.context import Context
     from rnic.verbs.meeting import IP, Meeting
 
-__all__ = ["Address", "Options", "QPChange", "complete", "connect_both", "connect_qps", "prepare"]
+__all__ = ["Address", "Options", "QPChange", "complete", "connect_both", "connect_qps", "meet", "prepare"]
 
 _WIRE = struct.Struct("!16sIIBHB")
 _CRC, _MARKERS = 1, 2
@@ -50,8 +51,8 @@ class Options(Record):
     """The local IP address to use, None: the first of the GID table; iWARP: of the network interface."""
     qkey: int = 0x11111111
     """UD: the Q_Key that datagrams to this queue pair carry."""
-    crc: bool = True
-    """iWARP: messages carry CRCs, unless both ends do without."""
+    crc: bool | None = None
+    """iWARP: messages carry CRCs, unless both ends do without. None: as RNIC_MPA_CRC says."""
     markers: bool = False
     """iWARP: the peer is to put markers into what it sends (RFC 5044, 4.3)."""
 
@@ -251,7 +252,8 @@ def meet(qp: QP, context: Context, options: Options) -> Address:
     turn = monotonic_ns() // _TURN_NS % _TURNS
     mtu = context.query_port(1).active_mtu
     gid = GID(str(meeting.ip))
-    return Address(gid, qp.qp_num, turn, mtu, meeting.port, options.crc, options.markers, meeting)
+    crc = nic.env_mpa_crc() if options.crc is None else options.crc
+    return Address(gid, qp.qp_num, turn, mtu, meeting.port, crc, options.markers, meeting)
 
 
 def _complete_stream(qp: QP, own: Address, peer: Address, options: Options, tell: Tell | None) -> None:

@@ -94,8 +94,9 @@ class MpaFrame(Record):
     rejected: bool = False
     """In a reply: the connection is refused."""
     rfc7306: bool = False
-    """The sender has atomics and immediate data. rnic's own: RFC 5044 reserves the bits. Others ignore them, or
-    echo them as the kernel's siw does; so a reply has another bit than a request."""
+    """The sender has atomics and immediate data. rnic's own: RFC 5044 reserves the bits. Others ignore
+    them, or echo them as the kernel's siw does. So a reply has another bit than a request.
+    """
     revision: int = 2
     resv: int = 0
     """Bits of the header that have no meaning here, where they lie."""
@@ -161,8 +162,8 @@ class MpaFrame(Record):
         return "  ".join(words)
 
 
-# In resv: flags where they mean nothing: of a revision that does not have it, of a request in a reply, and of a reply in a
-# request.
+# In resv: flags where they mean nothing: of a revision that does not have it, of a request in a reply, and of
+# a reply in a request.
 _ENHANCED = MpaHeader(enhanced=True, revision=0).to_word()
 _REQUESTS = MpaHeader(rfc7306=True, revision=0).to_word()
 _REPLYS = MpaHeader(rfc7306_too=True, revision=0).to_word()

@@ -19,9 +19,7 @@ from .host import NOT_RUN, log, missing
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.interop.lab", description=__doc__)
     parser.add_argument("command", nargs="*", help="a shell command for the guest")
-    parser.add_argument(
-        "--kind", choices=("rxe", "siw"), default="rxe", help="of its RDMA device (default rxe)"
-    )
+    parser.add_argument("--kind", choices=("rxe", "siw"), default="rxe", help="of its device (default rxe)")
     parser.add_argument("--mtu", type=int, default=1500, help="of the network device (default 1500)")
     parser.add_argument("--smp", type=int, default=1, help="processors of the guest (default 1)")
     parser.add_argument("--timeout", type=float, default=600, help="seconds for each command (default 600)")

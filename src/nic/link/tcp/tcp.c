@@ -122,10 +122,13 @@ static int reset(struct tcp *tcp, struct tcp_stream *s) {
     return broke(tcp, s, ECONNRESET);
 }
 
-/* By syscall(), as of datagrams: the C library's function is a point of cancellation. */
+/* By syscall(), as of datagrams: the C library's function is a point of cancellation.  Of one piece the call that takes no list
+ * of them, which is the quicker one. */
 static long send_pieces(struct tcp *tcp, struct tcp_stream *s, const struct iovec *pieces, int n) {
     struct msghdr msg = {.msg_iov = (struct iovec *)(uintptr_t)pieces, .msg_iovlen = (size_t)n};
     tcp->counters->value[RNIC_CNT_tx_syscalls]++;
+    if (n == 1)
+        return syscall(SYS_sendto, s->fd, pieces->iov_base, pieces->iov_len, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0);
     return syscall(SYS_sendmsg, s->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
@@ -221,7 +224,9 @@ long tcp_read(struct tcp *tcp, struct tcp_stream *s, const struct iovec *pieces,
     if (n && s->taken < s->nearly)
         return take_early(s, pieces, n);
     tcp->counters->value[RNIC_CNT_rx_syscalls]++;
-    long done = n ? syscall(SYS_readv, s->fd, pieces, n) : throw_away(s);
+    long done = !n       ? throw_away(s)
+                : n == 1 ? syscall(SYS_recvfrom, s->fd, pieces->iov_base, pieces->iov_len, MSG_DONTWAIT, NULL, NULL)
+                         : syscall(SYS_readv, s->fd, pieces, n);
     if (done < 0)
         return errno == EINTR ? -EAGAIN : -errno;
     s->ended |= !done;

@@ -272,7 +272,7 @@ def call(asked: Asked) -> None:
         end.prepare()
         end.id.connect(end.param())
         end.until(EventType.ESTABLISHED, EventType.CONNECT_RESPONSE)
-        if asked.own_qp:
+        if EventType.CONNECT_RESPONSE in end.happened:  # -q; of iWARP, the connection is there already
             end.lead()
             end.id.establish()
         ping(end)

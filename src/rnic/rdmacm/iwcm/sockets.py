@@ -121,16 +121,14 @@ def outcome(sock: socket.socket) -> int:
     return sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
 
-def accept(listener: socket.socket) -> socket.socket | None:
-    """The next connection; None: there is none. Raises OSError with an errno of SCARCE."""
+def accept(listener: socket.socket) -> tuple[socket.socket, SockAddr] | None:
+    """The next connection, and its peer; None: there is none. Raises OSError with an errno of SCARCE."""
     try:
-        sock, _ = listener.accept()
+        return listener.accept()
     except OSError as error:
         if error.errno in SCARCE:
             raise
         return None  # it has gone already, as accept(2) says
-    sock.setblocking(False)
-    return sock
 
 
 def read(sock: socket.socket, most: int) -> bytes | None:
