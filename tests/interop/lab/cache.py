@@ -76,11 +76,7 @@ def _locked(top: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def _kernel(top: pathlib.Path) -> str:
-<<<<<<< HEAD
     """Debian's newest kernel and what siw needs, unpacked in top/kernel; its release, as uname -r says it."""
-=======
-    """Debian's newest kernel, unpacked in top/kernel with what siw needs; its release, as of uname -r."""
->>>>>>> main
     kernel, done = top / "kernel", top / "kernel/unpacked"
     if not done.exists():
         shutil.rmtree(kernel, ignore_errors=True)
