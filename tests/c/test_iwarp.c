@@ -602,6 +602,70 @@ static void a_connection_of_equals(void) {
     }
 }
 
+/* siw may not see the first one. The READ is of that once: its answer counts. */
+static void the_ready_message_goes_again_until_something_is_heard(void) {
+    static const uint8_t kinds[] = {RNIC_STREAM_RTR_SEND, RNIC_STREAM_RTR_WRITE};
+    const uint32_t write = mpa_fpdu(DDP_TAGGED_BYTES);
+    for (size_t i = 0; i < sizeof kinds; i++) {
+        check_note("kind %d", kinds[i]);
+        stream_open(&s, .rtr = kinds[i]);
+        stream_run(&s);
+        uint64_t first = s.ab.written, now = s.f.now;
+        for (uint64_t n = 1; n <= 3; n++) {
+            stream_later(&s);
+            stream_run(&s);
+            CHECK_EQ(s.ab.written, first + n * write);
+        }
+        CHECK(s.f.now - now < 1000000000);
+        CHECK_EQ(s.a.qp->engine->deadline(s.a.qp), NEVER);
+        post_recv(&s.a, 11, 0, 8);
+        post_send(&s.b, 2, 0, 8);
+        stream_run(&s);
+        WANT(s.a.recv_cq, 11, SUCCESS);
+        stream_close(&s);
+    }
+}
+
+static void the_ready_message_goes_once_if_it_is_heard_of(void) {
+    stream_open(&s, .rtr = RNIC_STREAM_RTR_READ);
+    stream_run(&s); /* with its answer */
+    CHECK_EQ(s.a.qp->engine->deadline(s.a.qp), NEVER);
+    stream_close(&s);
+    stream_open(&s, .rtr = RNIC_STREAM_RTR_WRITE);
+    stream_run(&s);
+    CHECK(s.a.qp->engine->deadline(s.a.qp) != NEVER);
+    post_recv(&s.a, 11, 0, 8);
+    post_send(&s.b, 2, 0, 8);
+    stream_run(&s);
+    CHECK_EQ(s.a.qp->engine->deadline(s.a.qp), NEVER);
+    stream_close(&s);
+    stream_open(&s, .rtr = RNIC_STREAM_RTR_WRITE, .rfc7306 = true);
+    stream_run(&s);
+    CHECK_EQ(s.a.qp->engine->deadline(s.a.qp), NEVER);
+    stream_close(&s);
+}
+
+/* siw takes no other message between the segments of one. */
+static void the_ready_message_waits_for_the_end_of_a_message(void) {
+    stream_open(&s, .rtr = RNIC_STREAM_RTR_WRITE, .segment = 1000);
+    s.ab.most_in_pipe = 4000;
+    post_write(&s.a, 1, 0, 0, 100000);
+    s.ab.held = true;
+    stream_run(&s);
+    stream_later(&s);
+    s.ab.held = false;
+    stream_run(&s);
+    WANT(s.a.send_cq, 1, SUCCESS);
+    uint64_t at = mpa_fpdu(DDP_TAGGED_BYTES), segments = 0, last = 0;
+    for (; at < s.ab.written; at += mpa_fpdu(mpa_length(s.ab.bytes + at))) {
+        segments += mpa_length(s.ab.bytes + at) > DDP_TAGGED_BYTES;
+        last = mpa_length(s.ab.bytes + at);
+    }
+    CHECK(segments > 100);
+    CHECK_EQ(last, DDP_TAGGED_BYTES);
+    stream_close(&s);
+}
+
 /* ---------------------------------------------------------------- the end */
 
 static void want_end(struct end *e, int end, int error) {
@@ -661,6 +725,9 @@ int main(void) {
     RUN(rts_needs_a_connection);
     RUN(the_responder_waits_for_the_first_message);
     RUN(a_connection_of_equals);
+    RUN(the_ready_message_goes_again_until_something_is_heard);
+    RUN(the_ready_message_goes_once_if_it_is_heard_of);
+    RUN(the_ready_message_waits_for_the_end_of_a_message);
     RUN(a_connection_is_closed_in_order);
     return check_done();
 }

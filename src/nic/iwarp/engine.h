@@ -159,7 +159,9 @@ struct sender {
     uint32_t waiting;    /* READs and atomics without an answer */
     uint32_t answer;     /* the oldest of them, or an element ahead of it */
     bool rtr_due;        /* the message that makes a connection of equals ready goes first, */
-    bool rtr_waits;      /* and its answer is expected */
+    bool rtr_waits;      /* and its answer is expected; */
+    uint32_t rtrs;       /* it has gone so many times, */
+    uint64_t rtr_at;     /* and goes again then, if nothing has been heard; 0: never */
     bool blamed;         /* an element that ends with its own status when the others are flushed: */
     uint32_t blame;
 };
@@ -227,7 +229,9 @@ enum result serve_next(struct qp *qp); /* a segment of the oldest one's answer *
 
 /* send.c */
 void send_init(struct qp *qp);
-void send_flush(struct qp *qp);                     /* all elements */
+void send_flush(struct qp *qp); /* all elements */
+uint64_t send_deadline(const struct qp *qp);
+void send_timer(struct qp *qp, uint64_t now);
 enum result send_fill(struct qp *qp, uint64_t now); /* FPDUs while there is room: NO_ROOM; or IDLE */
 void send_complete(struct qp *qp);                  /* those that are done, and the oldest */
 bool send_drained(const struct qp *qp);             /* SQD: all that goes out has, and is complete */

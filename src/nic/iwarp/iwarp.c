@@ -222,13 +222,15 @@ static bool owes(struct qp *qp, uint64_t now) {
 /* ---------------------------------------------------------------- time */
 
 static uint64_t deadline(const struct qp *qp) {
-    uint64_t close_at = iwarp_of(qp)->close_at, pace = engine_pace_deadline(qp);
-    return close_at && close_at < pace ? close_at : pace;
+    uint64_t close_at = iwarp_of(qp)->close_at, pace = engine_pace_deadline(qp), send = send_deadline(qp);
+    uint64_t least = send < pace ? send : pace;
+    return close_at && close_at < least ? close_at : least;
 }
 
 static void timer(struct qp *qp, uint64_t now) {
     struct iwarp *iw = iwarp_of(qp);
     engine_pace_timer(qp, now);
+    send_timer(qp, now);
     if (!iw->close_at || now < iw->close_at)
         return;
     iw->close_at = 0;

@@ -315,16 +315,46 @@ static enum result next_of_element(struct qp *qp, uint64_t now) {
     return SENT;
 }
 
+static bool may_send(const struct qp *qp) {
+    const struct writer *out = &iwarp_of(qp)->out;
+    return (qp->state == RNIC_QPS_RTS || qp->state == RNIC_QPS_SQD) && !out->finished && !out->broken;
+}
+
+/* ---------------------------------------------------------------- the message that makes a connection of equals ready */
+
+/* Linux's siw (6.1) replies before it looks out for this message: one that comes at once lies in its socket until something else
+ * comes, and its program waits.  So it goes again until something is heard, as a WRITE of no bytes, which never means anything.
+ * A peer with RFC 7306 is rnic. */
+#define RTR_MOST 4u
+#define RTR_AGAIN_NS 50000000ull /* doubled each time */
+
+uint64_t send_deadline(const struct qp *qp) {
+    const struct iwarp *iw = iwarp_of(qp);
+    bool waits = iw->snd.rtr_at && !iw->in.heard && !iw->in.ended && may_send(qp);
+    return waits ? iw->snd.rtr_at : NEVER;
+}
+
+void send_timer(struct qp *qp, uint64_t now) {
+    struct sender *snd = &iwarp_of(qp)->snd;
+    if (now < send_deadline(qp))
+        return;
+    snd->rtr_at = 0;
+    snd->rtr_due = true;
+}
+
 /* RFC 6581, 9.2: the first message is the initiator's, and of no bytes. */
-static enum result send_ready_message(struct qp *qp) {
+static enum result send_ready_message(struct qp *qp, uint64_t now) {
     struct iwarp *iw = iwarp_of(qp);
-    bool reads = iw->agreed.rtr == RNIC_STREAM_RTR_READ, writes = iw->agreed.rtr == RNIC_STREAM_RTR_WRITE;
+    struct sender *snd = &iw->snd;
+    bool again = snd->rtrs > 0;
+    bool reads = iw->agreed.rtr == RNIC_STREAM_RTR_READ && !again;
+    bool writes = iw->agreed.rtr == RNIC_STREAM_RTR_WRITE || again;
     struct fpdu f;
     uint32_t header = reads ? DDP_UNTAGGED_BYTES + READ_REQUEST_BYTES : writes ? DDP_TAGGED_BYTES : 0;
     if (!fpdu_open(qp, &f, header, 0))
         return NO_ROOM;
     if (reads) {
-        ddp_put_untagged(f.ddp, RDMAP_READ_REQUEST, true, iw->snd.msn[1]++, 0);
+        ddp_put_untagged(f.ddp, RDMAP_READ_REQUEST, true, snd->msn[1]++, 0);
         memset(f.ddp + DDP_UNTAGGED_BYTES, 0, READ_REQUEST_BYTES);
         read_set_sink_stag(f.ddp + DDP_UNTAGGED_BYTES, RTR_TAG);
         read_set_stag(f.ddp + DDP_UNTAGGED_BYTES, RTR_TAG);
@@ -333,15 +363,19 @@ static enum result send_ready_message(struct qp *qp) {
     }
     fpdu_headers(qp, &f);
     fpdu_close(qp, &f);
-    iw->snd.rtr_due = false;
-    iw->snd.rtr_waits = reads;
+    snd->rtr_due = false;
+    snd->rtr_waits |= reads;
+    if (++snd->rtrs < RTR_MOST && !iw->agreed.rfc7306)
+        snd->rtr_at = now + (RTR_AGAIN_NS << snd->rtrs >> 1);
     return SENT;
 }
 
+/* ---------------------------------------------------------------- turns */
+
 static enum result next(struct qp *qp, uint64_t now) {
     struct sender *snd = &iwarp_of(qp)->snd;
-    if (snd->rtr_due)
-        return send_ready_message(qp);
+    if (snd->rtr_due && snd->turn == TURN_NOBODY)
+        return send_ready_message(qp, now);
     if (snd->turn == TURN_NOBODY)
         snd->turn = choose(qp);
     if (snd->turn != TURN_ELEMENT)
@@ -350,11 +384,6 @@ static enum result next(struct qp *qp, uint64_t now) {
     if (snd->halted || !snd->offset) /* others may go meanwhile */
         snd->turn = TURN_NOBODY;
     return result;
-}
-
-static bool may_send(const struct qp *qp) {
-    const struct writer *out = &iwarp_of(qp)->out;
-    return (qp->state == RNIC_QPS_RTS || qp->state == RNIC_QPS_SQD) && !out->finished && !out->broken;
 }
 
 enum result send_fill(struct qp *qp, uint64_t now) {
