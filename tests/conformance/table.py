@@ -2,8 +2,9 @@
 """The table of conformance as data: what is claimed, where it is done, and what shows it.
 
 verbs.toml and rdmacm.toml have a line for each function that functions.json lists; statements.toml has what
-the specification demands of the transports; rdma_core.toml has the tests of rdma-core that do not pass. Tests
-are named as pytest names them, less parameters; those of C by file and function.
+the InfiniBand Architecture demands of the transports, and rfcs.toml what the RFCs of iWARP do; rdma_core.toml
+has the tests of rdma-core that do not pass. Tests are named as pytest names them, less parameters; those of C
+by file and function.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 LIBRARIES = {"verbs.toml": "libibverbs", "rdmacm.toml": "librdmacm"}
+SPECIFICATIONS = {"statements.toml": "the IBA", "rfcs.toml": "the RFCs of iWARP"}
 
 
 @dataclass(frozen=True)
@@ -44,10 +46,11 @@ class Function:
 
 @dataclass(frozen=True)
 class Statement:
-    """Something that the specification demands."""
+    """Something that a specification demands."""
 
     clause: str
     service: str
+    specification: str
     text: str
     code: str = ""
     """The file, and in it the function or table, that sees to it; the file cites the clause."""
@@ -96,9 +99,13 @@ def functions() -> list[Function]:
 
 
 def statements() -> list[Statement]:
-    """Every statement of the specification that the table has."""
-    found = _load("statements.toml")
-    return [Statement(service=service, **_tuple(line)) for service, lines in found.items() for line in lines]
+    """Every statement of the specifications that the table has."""
+    return [
+        Statement(service=service, specification=specification, **_tuple(line))
+        for file, specification in SPECIFICATIONS.items()
+        for service, lines in _load(file).items()
+        for line in lines
+    ]
 
 
 def known() -> list[Known]:
@@ -132,9 +139,9 @@ _HEAD = """\
 This page lists every function of libibverbs and librdmacm, as the headers of Debian's
 {versions} declare them, and what rdma-core {newest} adds, without rsockets
 and without functions of drivers.
-It also lists what the InfiniBand Architecture (IBA) demands of the transports that rnic has. Each supported
-line names a test that shows it. `make conformance` prints this page from `tests/conformance/`; tests compare
-both with the code.
+It also lists what the InfiniBand Architecture (IBA) and the RFCs of iWARP demand of the transports that rnic
+has. Each supported line names a test that shows it. `make conformance` prints this page from
+`tests/conformance/`; tests compare both with the code.
 
 | | supported | not needed | not supported |
 |---|---|---|---|
@@ -160,16 +167,22 @@ def _lines() -> Iterator[str]:
     yield _HEAD.format(versions=versions, newest=newer()[0]).rstrip()
     for file, library in LIBRARIES.items():
         yield _count(library, [one for one in all_functions if one.file == file])
-    yield _count("statements of the IBA", all_statements)
+    for specification in SPECIFICATIONS.values():
+        yield _count(f"statements of {specification}", _of(specification, all_statements))
     for file, library in LIBRARIES.items():
         yield from ("", f"## {library}")
         yield from _areas([one for one in all_functions if one.file == file])
-    yield from ("", "## Statements of the specification", "")
-    yield "The statements are in our own words; the clause is the place in the specification."
-    yield from _services(all_statements)
+    for specification in SPECIFICATIONS.values():
+        yield from ("", f"## Statements of {specification}", "")
+        yield "The statements are in our own words; the clause is the place in the specification."
+        yield from _services(_of(specification, all_statements))
     yield from ("", "## The Python tests of rdma-core", "")
     yield from _RDMA_CORE
     yield from (f"| `{row.tests}` | {_outcome(row)} |" for row in known())
+
+
+def _of(specification: str, rows: list[Statement]) -> list[Statement]:
+    return [row for row in rows if row.specification == specification]
 
 
 def _outcome(row: Known) -> str:

@@ -143,7 +143,7 @@ class Wire:
         self._link, self._capture = link, Capture(link.guest.netdev, path, what)
 
     def check_iwarp(self, allow: Sequence[str] = ()) -> StreamReport:
-        """End the capture; what both ends sent on connections of iWARP tshark must read as rnic.capture does."""
+        """End the capture; what both ends sent over iWARP, tshark must read as rnic.capture does."""
         from tshark_iwarp import check_iwarp
 
         from rnic.capture import read_pcap

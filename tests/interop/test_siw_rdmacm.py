@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example programs of RDMA-CM on iWARP against the originals over the kernel's siw, each in both roles."""
+"""The example programs of RDMA-CM on iWARP against the originals over the kernel's siw, in both roles."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_ucmatose(link: Link, family: str, role: str, load: str, siw: str) -> No
     10, family=FAMILIES, role=ROLES, size=[23, 64, 1400, 4096, 65535], own_qp=["", "-q"], siw=list(SIW)
 )
 def test_rping(link: Link, family: str, role: str, size: int, own_qp: str, siw: str) -> None:
-    """The original's client knows no -q over iWARP: it confirms a reply that is confirmed already, and fails."""
+    """The original's client knows no -q over iWARP: it confirms what is confirmed already, and fails."""
     link.set_siw(SIW[siw])
     ping(link, family, role, 50, f"-S {size}", own_qp)
 

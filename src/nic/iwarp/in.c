@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The reader of FPDUs (RFC 5044, 4.2), which stops and goes on at any byte.
+ * The reader of FPDUs (RFC 5044, 4.1), which stops and goes on at any byte.
  *
  * What comes next is read to its place, if that is known; all else is read "ahead" into a buffer, from which the steps below
  * take it.  Nothing stays in that buffer: what is not complete is kept in header and tail.  An FPDU that lies there as a whole,

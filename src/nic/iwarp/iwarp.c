@@ -3,9 +3,9 @@
  * The life of a connection: it begins in RTS, on a stream whose start-up has been agreed upon; it is closed in order, or ends
  * with an error.
  *
- * In order: in SQD what was posted goes out, then the end of the stream; when the peer's end has come, all is flushed.  With an
- * error: a Terminate message goes out, then the end of the stream, and what comes is read until the peer has closed, since a
- * socket with bytes that nobody has read ends its connection at once, and what is on its way is lost.
+ * In order (RFC 5044, 7.2): in SQD what was posted goes out, then the end of the stream; when the peer's end has come, all is
+ * flushed.  With an error (RFC 5040, 6.2): a Terminate message goes out, then the end of the stream, and what comes is read until
+ * the peer has closed, since a socket with bytes that nobody has read ends its connection at once, and what is on its way is lost.
  */
 #include "iwarp/engine.h"
 

@@ -2,10 +2,10 @@
  *
  * FPDUs on their way out (RFC 5044, 4).
  *
- * They are put together in one buffer, as many as it holds, and written by one call: whole segments of TCP's, so that the
- * next FPDU begins with one.  With CRCs the payload is copied there
- * while its CRC is computed: memory that changes meanwhile must not end the connection.  Without, a long payload goes from
- * where it is; such an FPDU is the last one in the buffer until it is written.
+ * They are put together in one buffer, as many as it holds, and written by one call: whole segments of TCP's, so that
+ * the next FPDU begins with one.  With CRCs the payload is copied there while its CRC is computed: memory that changes
+ * meanwhile must not end the connection.  Without, a long payload goes from where it is; such an FPDU is the last one in
+ * the buffer until it is written.
  */
 #include "iwarp/engine.h"
 
@@ -68,7 +68,7 @@ static int source_copy(struct qp *qp, const struct source *from, const struct io
 
 /* ---------------------------------------------------------------- an FPDU */
 
-/* What leaves in one piece, bytes. */
+/* What leaves in one piece, bytes (RFC 5044, 4.5). */
 static uint32_t piece_of(struct qp *qp) {
     const struct iwarp *iw = iwarp_of(qp);
     uint32_t piece = qp->way.link->ops->segment(qp->way.link, &qp->way);

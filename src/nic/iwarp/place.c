@@ -2,8 +2,8 @@
  *
  * The messages in FPDUs: what each may be now, where its payload goes, and what it does when it is complete.
  *
- * Segments of one stream come in order, so each is the next one of its message (RFC 5041, 5).  WRITEs and SENDs, each a
- * stream's own, may be under way at once.
+ * Segments of one stream come in order, so each is the next one of its message, and a message is delivered with its last one
+ * (RFC 5041, 5.4).  WRITEs and SENDs, each a stream's own, may be under way at once.
  */
 #include "iwarp/engine.h"
 
@@ -18,7 +18,7 @@ static bool is_send(unsigned opcode) { return opcode >= RDMAP_SEND && opcode <= 
 
 /* ---------------------------------------------------------------- may it come now? */
 
-/* RFC 5041, 7.1.2 */
+/* RFC 5041, 7.1 */
 static enum bad check_untagged(const struct reader *in) {
     const uint8_t *ddp = ddp_of(in);
     unsigned opcode = rdmap_opcode(ddp);
@@ -54,7 +54,7 @@ static enum bad begin_send(struct qp *qp, struct reader *in) {
     return GOOD;
 }
 
-/* RFC 5041, 7.1.1; of no bytes there is nothing to be checked. */
+/* RFC 5041, 7.1; of no bytes there is nothing to be checked. */
 static enum bad begin_write(struct qp *qp, struct reader *in) {
     const uint8_t *ddp = ddp_of(in);
     uint8_t *ptr;
@@ -71,7 +71,7 @@ static enum bad begin_write(struct qp *qp, struct reader *in) {
     return bad_of_region(in->vendor_err);
 }
 
-/* The answer that is due, and no other: its key is the READ's alone. */
+/* The answer that is due, and no other (RFC 5040, 5.2): its key is the READ's alone. */
 static enum bad begin_read_response(struct qp *qp, struct reader *in) {
     const uint8_t *ddp = ddp_of(in);
     struct sender *snd = &iwarp_of(qp)->snd;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whose message is next: the send queue's, or an answer to the peer.  They take turns, message for message.
+ * Whose message is next: the send queue's, or an answer to the peer.  They take turns, message for message (RFC 5041, 5.3).
  *
  * SENDs and WRITEs are complete when they have been given to the link, READs and atomics when they are answered; all in the
  * order in which they were posted.
@@ -232,7 +232,7 @@ static void put_send(uint8_t *ddp, const struct send_wqe *wqe, bool last, uint32
         rdmap_set_inv_stag(ddp, wqe->imm);
 }
 
-/* A segment of a SEND or WRITE. */
+/* A segment of a SEND or WRITE (RFC 5041, 5.2). */
 static enum result send_segment(struct qp *qp, struct send_wqe *wqe) {
     struct sender *snd = &iwarp_of(qp)->snd;
     uint32_t header = is_write(wqe) ? DDP_TAGGED_BYTES : DDP_UNTAGGED_BYTES;
@@ -263,7 +263,7 @@ static enum result send_segment(struct qp *qp, struct send_wqe *wqe) {
 /* ---------------------------------------------------------------- whose turn */
 
 /* The next element that may be sent, if it has not been begun: not beyond what was posted before SQD, not while a READ that it
- * waits for has no answer (RFC 5040, 5.4: ORD). */
+ * waits for has no answer (RFC 5040, 5.5: a fence; RFC 5040, 6.1: ORD). */
 static bool may_begin(struct qp *qp) {
     const struct sender *snd = &iwarp_of(qp)->snd;
     if (snd->halted || snd->next == (qp->state == RNIC_QPS_SQD ? snd->limit : wq_head(&qp->sq)))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * READs and atomics of the peer (RFC 5040, 5.4; RFC 7306, 5).  They wait in a ring of max_dest_rd_atomic, are carried out when
+ * READs and atomics of the peer (RFC 5040, 5.2; RFC 7306, 5).  They wait in a ring of max_dest_rd_atomic, are carried out when
  * their turn to be answered comes, and are answered in their order.  So what is wrong with one ends the connection behind the
  * answers to those before it.
  */
@@ -47,7 +47,7 @@ static enum result refuse(struct qp *qp, const struct request *r, enum bad bad, 
     return FAILED;
 }
 
-/* The range that is asked for, and the right to it (RFC 5040, 5.4 and 7.2). */
+/* The range that is asked for, and the right to it (RFC 5040, 5.2; RFC 5040, 7.2). */
 static enum bad check_source(struct qp *qp, uint32_t stag, uint64_t to, uint32_t n, uint32_t access, uint8_t **ptr,
                              int *ve) {
     *ve = RNIC_VE_RKEY_ACCESS;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Errors (RFC 5040, 4.8 and 7; RFC 5041, 7; RFC 5044, 8).  Each ends the connection: the end that finds it says why in a
+ * Errors (RFC 5040, 4.8; RFC 5040, 7; RFC 5041, 7.2; RFC 5044, 8).  Each ends the connection: the end that finds it says why in a
  * Terminate message, then closes.  Both queue pairs are in error.
  */
 #include "iwarp/engine.h"
@@ -139,7 +139,7 @@ void term_refuse(struct qp *qp, enum bad bad, int vendor_err, const uint8_t *hea
     iwarp_end(qp, &why, rows[bad].event);
 }
 
-/* ---------------------------------------------------------------- received */
+/* ---------------------------------------------------------------- received (RFC 5040, 7.1) */
 
 struct named { /* what a peer's error is to the request that has caused it */
     uint8_t status, vendor_err;

@@ -24,7 +24,7 @@
 #define ATOMIC_RESPONSE_BYTES 12u
 #define RDMAP_HEADER_MOST (DDP_UNTAGGED_BYTES + ATOMIC_REQUEST_BYTES)
 
-/* Queues of untagged messages (RFC 5040, 4.2; RFC 7306, 7). */
+/* Queues of untagged messages (RFC 5040, 4.2; RFC 7306, 4.2). */
 enum rdmap_queue { QUEUE_SEND, QUEUE_REQUEST, QUEUE_TERMINATE, QUEUE_RESPONSE, RDMAP_QUEUES };
 
 enum rdmap_opcode {

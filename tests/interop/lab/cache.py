@@ -2,12 +2,7 @@
 """The guest's kernel and initial file system: made once, kept in ~/.cache/rnic-interop ($RNIC_INTEROP_CACHE).
 
 The kernel is Debian's own package, unpacked and never installed.  The initial file system holds only busybox
-<<<<<<< HEAD
-and the modules that every guest needs; everything else the guest reads from this machine's root, and siw, too.
-=======
-and the modules that the guest needs; everything else the guest reads from this machine's root, also siw
-(siw.py).
->>>>>>> main
+and the modules that every guest needs; everything else the guest reads from this machine's root, siw, too.
 """
 
 from __future__ import annotations
@@ -76,11 +71,7 @@ def _locked(top: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def _kernel(top: pathlib.Path) -> str:
-<<<<<<< HEAD
     """Debian's newest kernel and what siw needs, unpacked in top/kernel; its release, as uname -r says it."""
-=======
-    """Debian's newest kernel, unpacked in top/kernel with what siw needs; its release, as of uname -r."""
->>>>>>> main
     kernel, done = top / "kernel", top / "kernel/unpacked"
     if not done.exists():
         shutil.rmtree(kernel, ignore_errors=True)
