@@ -41,7 +41,8 @@ def sources(file: str) -> dict[str, str]:
         found = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
         return {node.name: ast.get_source_segment(text, node) or "" for node in found}
     run = set(re.findall(r"\bRUN\((\w+)\);", text))
-    bodies = re.findall(r"^static void (?:test_)?(\w+)\(void\) (\{[^\n]*\}$|\{.*?^\})", text, re.MULTILINE | re.DOTALL)
+    body = r"^static void (?:test_)?(\w+)\(void\) (\{[^\n]*\}$|\{.*?^\})"
+    bodies = re.findall(body, text, re.MULTILINE | re.DOTALL)
     return {name: body for name, body in bodies if name in run}
 
 
