@@ -31,10 +31,8 @@ _BACKLOG = 4096  # connections that the kernel has made and nobody has accepted 
 _TOS, _TCLASS = (socket.IPPROTO_IP, socket.IP_TOS), (socket.IPPROTO_IPV6, socket.IPV6_TCLASS)
 _ABORT = struct.pack("ii", 1, 0)  # SO_LINGER: a reset instead of a farewell
 _USER_TIMEOUT = 20.0  # seconds: how long the peer may not acknowledge
-_IDLE, _BETWEEN = (
-    20,
-    5,
-)  # seconds until an idle peer is asked whether it lives, and between two such questions
+_IDLE = 20  # seconds until an idle peer is asked whether it lives,
+_BETWEEN = 5  # and between two such questions
 
 
 def _family(ip: IP) -> socket.AddressFamily:
