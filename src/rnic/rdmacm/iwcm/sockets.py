@@ -109,7 +109,11 @@ def listen(sock: socket.socket, verb: str) -> None:
 
 
 def connect(sock: socket.socket, peer: Inet) -> int:
-    """Begin to connect: 0, or an errno. The socket is writable when the outcome() is there."""
+    """Begin to connect: 0, or an errno. The socket is writable when the outcome() is there.
+
+    SO_REUSEADDR is for whoever binds the port when this connection is in TIME_WAIT.
+    """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     code = sock.connect_ex(peer.sockaddr)
     return 0 if code in _NOT_NOW else code
 
