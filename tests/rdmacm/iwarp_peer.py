@@ -31,8 +31,10 @@ def service_of(one: CmId) -> IwService:
 
 
 @contextmanager
-def listening(channel: EventChannel, address: str = HERE, **limits: Any) -> Iterator[CmId]:
-    with create_id(channel, timing=FAST, device=DEVICE) as listener:
+def listening(
+    channel: EventChannel, address: str = HERE, timing: Timing = FAST, **limits: Any
+) -> Iterator[CmId]:
+    with create_id(channel, timing=timing, device=DEVICE) as listener:
         listener.bind_addr((address, 0))
         listener.listen(**limits)
         yield listener
