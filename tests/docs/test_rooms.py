@@ -117,7 +117,7 @@ PY_ROOMS = {
     "testing": {"_nic", "verbs", "enums", "errors", "rnic", "times", "records"},
     "ucma": {"rdmacm", "verbs", "enums", "errors", "log", "threads", "records"},
     "programs": {"rnic", "ucma", "verbs", "enums", "errors", "records"},
-    "cli": {"rnic", "rdmacm", "programs", "errors", "times", "records", "wording"},
+    "cli": {"rnic", "rdmacm", "programs", "testing", "errors", "times", "records", "wording"},
 }
 # No public names: the measuring loops of `rnic perf`, and the environment.
 MORE = {"cli/perf/native.py": {"_nic"}, "cli/environment.py": {"_nic"}, "programs/wishes.py": {"_nic"}}

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import cast
 
 import rnic
+import rnic.testing
 from rnic.cli.exchange import PeerAddress
 from rnic.cli.params import Failure
 from rnic.rdmacm.routes import interfaces_of
