@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "check.h"
 #include "segment.h"
@@ -71,12 +72,24 @@ static void take_frame(const uint8_t *eth, uint32_t n) {
     take_tcp(ip + header, get_be16(ip + 2) - header);
 }
 
+/* Wherever this is run: the program lies in a folder of the repository. */
+static FILE *open_capture(const char *name) {
+    char path[4096];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 100);
+    FILE *f = NULL;
+    CHECK(n > 0);
+    path[n] = 0;
+    for (char *end; !f && (end = strrchr(path, '/')); *end = 0) {
+        snprintf(end, 100, "/tests/vectors/siw-%s.pcap", name);
+        f = fopen(path, "rb");
+    }
+    CHECK(f);
+    return f;
+}
+
 static void read_capture(const char *name) {
     static uint8_t file[1 << 20];
-    char path[100];
-    snprintf(path, sizeof path, "tests/vectors/siw-%s.pcap", name);
-    FILE *f = fopen(path, "rb");
-    CHECK(f);
+    FILE *f = open_capture(name);
     size_t n = fread(file, 1, sizeof file, f);
     fclose(f);
     flow_count = event_count = 0;

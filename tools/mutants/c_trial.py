@@ -27,6 +27,7 @@ PROGRAMS = {
     "congestion rc_basic rc_loss ring",
     "link": "batch ipid steering steering_hostile steerprog lane owner forward sockets user full outbox "
     "follow fault lifeline netdev raw ud ring icrc sieve floods strays threads port port_users",
+    "iwarp": "iwarp iwarp_cuts iwarp_errors iwarp_ends iwarp_golden iwarp_random",
     "names": "lifeline user sockets lane forward steering full owner threads port port_users",
     "mem": "keys kinds remote locked regions rc_access mw placement store hostile qp_state tagged rc_basic "
     "ring threads port",
@@ -36,6 +37,7 @@ IN_USE = ["tests/differential", "-k", "contexts"]
 LONG = {
     "roce": "local local_keys local_two_ways pair messages status placement datagrams congestion",
     "link": "local local_keys local_two_ways local_processes joining processes datagrams gsi raw_wire",
+    "iwarp": "iwarp iwarp_ends",
     "names": "local_processes joining processes gsi",
     "mem": "local local_keys local_two_ways memory_kinds import local_sealed locked_memory windows",
 }
