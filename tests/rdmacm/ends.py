@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from errno import ECONNREFUSED, ECONNRESET
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from rnic.rdmacm import CmId, ConnParam, Event, EventChannel, EventType, PortSpa
 from rnic.rdmacm.agent import Agent
 from rnic.rdmacm.ibcm.conversation import IbConversation
 from rnic.rdmacm.ibcm.manager import IbService
+from rnic.wire import RejReason
 from waiting import until
 
 WAIT = float(os.environ.get("RNIC_WAIT", 60))  # seconds that only a hang takes
@@ -28,6 +30,10 @@ FAST = Timing(response_timeout=17, max_cm_retries=15, packet_life_time=10)
 HASTY = Timing(response_timeout=12, max_cm_retries=2, packet_life_time=8)  # for a peer that never answers
 QUICK = Timing(response_timeout=17, max_cm_retries=2, packet_life_time=8)  # for one that does at first
 IWARP = os.environ.get("RNIC_TRANSPORT") == "iwarp"  # the devices that come first
+# Statuses of REJECTED: nobody listens, the program does not want it, there is no room.
+NOBODY: int = -ECONNREFUSED if IWARP else RejReason.INVALID_SERVICE_ID
+UNWANTED: int = -ECONNRESET if IWARP else RejReason.CONSUMER_DEFINED
+NO_ROOM: int = -ECONNRESET if IWARP else RejReason.NO_RESOURCES
 LOOPBACKS = ["127.0.0.1", "::1"]
 SPAWN = multiprocessing.get_context("spawn")
 

@@ -23,10 +23,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from rdmacm.ends import WAIT, Other, descriptors, ib_of, other
+from rdmacm.ends import WAIT, Other, descriptors, other
 from rnic import CQ, MR, PD, SGE, AccessFlags, Faults, QPInitAttr, QPType, RecvWR, SendFlags, SendWR, WROpcode
 from rnic.rdmacm import CmId, Event, EventChannel, EventType, Timing, create_id
+from rnic.rdmacm.ibcm.manager import IbService
+from rnic.rdmacm.iwcm.manager import IwService
 from rnic.rdmacm.registry import registry
+from rnic.rdmacm.service import ConnectionService
 from rnic.verbs.qp import QPCap
 from waiting import until
 
@@ -58,6 +61,13 @@ class Held:
         )
 
 
+def timers_of(service: ConnectionService) -> int:
+    if isinstance(service, IwService):
+        return len(service.timers)
+    assert isinstance(service, IbService)
+    return len(service.cm._timers)
+
+
 def held() -> Held:
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -67,8 +77,8 @@ def held() -> Held:
             rss_kib=pages * resource.getpagesize() // 1024,
             descriptors=descriptors(),
             threads=threading.active_count(),
-            exchanges=sum(len(ib_of(one).cm.table) for one in agents),
-            timers=sum(len(ib_of(one).cm._timers) for one in agents),
+            exchanges=sum(one.service.statistics().exchanges for one in agents),
+            timers=sum(timers_of(one.service) for one in agents),
             ids=sum(len(one.ids) for one in agents),
             resent=sum(one.service.statistics().resent for one in agents),
             lost=sum(one.context.counters().drop_slot_full for one in agents),
@@ -325,6 +335,7 @@ def stop(caller: Caller, peer: Other, ids: Sequence[CmId] = ()) -> Figures:
     caller.release(ids)
     took = time.monotonic() - began
     until(lambda: not held().exchanges and not ask(peer).exchanges, "TIMEWAIT ends")
+    until(lambda: ask(peer).ids == 1, "the peer's program has heard of all ends")
     last = Figures(f"{len(ids)} released in {took:.2f} s, TIMEWAIT is over", held(), ask(peer))
     caller.close()
     peer.way.send("stop")

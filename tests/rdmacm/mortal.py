@@ -20,7 +20,7 @@ import rnic
 from rdmacm.ends import FAST, WAIT, exchange_of
 from rnic import MR, SGE, AccessFlags, QPState, RecvWR, SendFlags, SendWR, WROpcode
 from rnic.cm import Connection
-from rnic.rdmacm import CmId, ConnParam, EventChannel, EventType, PortSpace, Timing, create_id
+from rnic.rdmacm import CmId, ConnParam, EventChannel, EventType, Option, PortSpace, Timing, create_id
 from rnic.verbs.qp import QPCap
 from waiting import until
 
@@ -35,10 +35,11 @@ _SERVER.set_forkserver_preload(["rdmacm.mortal"])
 class End:
     """A channel, and the id that matters."""
 
-    def __init__(self, timing: Timing = FAST) -> None:
-        self.timing = timing
+    def __init__(self, timing: Timing = FAST, device: str | None = None) -> None:
+        self.timing, self.device = timing, device
         self.channel = EventChannel()
         self.ids: list[CmId] = []
+        self.options: dict[Option, int] = {}
         self.memory: bytearray = bytearray()
         self.mr: MR | None = None
 
@@ -47,7 +48,9 @@ class End:
         return self.ids[-1]
 
     def _new(self, ps: PortSpace) -> CmId:
-        self.ids.append(create_id(self.channel, ps, timing=self.timing))
+        self.ids.append(create_id(self.channel, ps, timing=self.timing, device=self.device))
+        for option, value in self.options.items():
+            self.id.set_option(option, value)
         return self.id
 
     def listen(self, address: str = "127.0.0.1", ps: PortSpace = PortSpace.TCP) -> int:
@@ -60,14 +63,17 @@ class End:
         self, port: int, address: str = "127.0.0.1", ps: PortSpace = PortSpace.TCP, bare: bool = False
     ) -> None:
         """Call; bare: with a queue pair that is not the id's own, so that the program has to confirm."""
+        self.resolve(port, address, ps)
+        if not bare:
+            self._create_qp()
+        self.id.connect(ConnParam(qp_num=0x123456 if bare else 0))
+
+    def resolve(self, port: int, address: str, ps: PortSpace = PortSpace.TCP) -> None:
         one = self._new(ps)
         one.resolve_addr(None, (address, port))
         self.expect(EventType.ADDR_RESOLVED)
         one.resolve_route()
         self.expect(EventType.ROUTE_RESOLVED)
-        if not bare:
-            self._create_qp()
-        one.connect(ConnParam(qp_num=0x123456 if bare else 0))
 
     def _create_qp(self) -> None:
         self.id.create_qp(cap=QPCap(max_send_wr=DEPTH, max_recv_wr=DEPTH))
@@ -179,12 +185,12 @@ def _echo(server: rnic.Listener) -> None:
             conn.send(message)
 
 
-def _serve(way: Way, timing: Timing, netns: str | None, uid: int) -> None:
+def _serve(way: Way, timing: Timing, netns: str | None, uid: int, device: str | None) -> None:
     if netns:
         namespaces.enter(os.open(netns, os.O_RDONLY))
     if uid != os.getuid():
         os.setuid(uid)
-    end = End(timing)
+    end = End(timing, device)
     while True:
         name, args = way.recv()
         try:
@@ -196,9 +202,10 @@ def _serve(way: Way, timing: Timing, netns: str | None, uid: int) -> None:
 class Mortal:
     """An End in a process of its own."""
 
-    def __init__(self, timing: Timing, netns: str | None, uid: int) -> None:
+    def __init__(self, timing: Timing, netns: str | None, uid: int, device: str | None) -> None:
         self.way, there = _SERVER.Pipe()
-        self.process = _SERVER.Process(target=_serve, args=(there, timing, netns, uid), daemon=True)
+        args = there, timing, netns, uid, device
+        self.process = _SERVER.Process(target=_serve, args=args, daemon=True)
         self.process.start()
         there.close()
 
@@ -227,9 +234,11 @@ class Mortal:
 
 
 @contextmanager
-def mortal(timing: Timing = FAST, netns: str | None = None, uid: int | None = None) -> Iterator[Mortal]:
-    """As another user, with `uid`."""
-    one = Mortal(timing, netns, os.getuid() if uid is None else uid)
+def mortal(
+    timing: Timing = FAST, netns: str | None = None, uid: int | None = None, device: str | None = None
+) -> Iterator[Mortal]:
+    """As another user, with `uid`; `device` is the one that its ids use."""
+    one = Mortal(timing, netns, os.getuid() if uid is None else uid, device)
     try:
         yield one
     finally:
@@ -239,8 +248,8 @@ def mortal(timing: Timing = FAST, netns: str | None = None, uid: int | None = No
 
 
 @contextmanager
-def end(timing: Timing = FAST) -> Iterator[End]:
-    one = End(timing)
+def end(timing: Timing = FAST, device: str | None = None) -> Iterator[End]:
+    one = End(timing, device)
     try:
         yield one
     finally:

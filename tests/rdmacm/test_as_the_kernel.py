@@ -17,6 +17,8 @@ from rdmacm.seat import Seat
 from rdmacm.walk import STATES, Conversation, compare
 from waiting import until
 
+pytestmark = pytest.mark.roce
+
 RECORD = kernel_calls.load()
 SAMPLE = None if os.environ.get("RNIC_SOAK", "0") not in ("", "0") else 8
 

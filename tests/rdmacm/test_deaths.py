@@ -23,6 +23,8 @@ from rnic.rdmacm.registry import registry
 from rnic.wire import CmAttr, RejReason, SidrStatus
 from waiting import until
 
+pytestmark = pytest.mark.roce
+
 STEADY = Timing(response_timeout=18, packet_life_time=8)  # 1.1 s, and the timeout of the queue pair is short
 PATIENT = Timing()  # the kernel's: nothing is said again within 4.8 s
 

@@ -38,6 +38,7 @@ def test_a_destroyed_id_tells_no_attributes() -> None:
             pair.client.init_qp_attr(QPState.INIT)
 
 
+@pytest.mark.roce
 @pytest.mark.parametrize("ps", [PortSpace.TCP, PortSpace.UDP])
 def test_a_request_outlives_its_listener(ps: PortSpace) -> None:
     """The peer repeats it, and has the answer when it comes; nobody else is let in."""
@@ -58,6 +59,7 @@ def test_a_request_outlives_its_listener(ps: PortSpace) -> None:
                 assert expect(ours, EventType.ESTABLISHED).id is client
 
 
+@pytest.mark.roce
 def test_the_port_of_a_listener_with_an_open_request_can_be_bound_again() -> None:
     """And the request finds its process yet, whoever has the port now."""
     with (

@@ -41,6 +41,7 @@ def in_error(one: CmId) -> bool:
     return one.qp.state is QPState.ERR
 
 
+@pytest.mark.roce
 def test_before_the_request_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     with asked(monkeypatch) as (stranger, one):
         one.disconnect()
@@ -50,6 +51,7 @@ def test_before_the_request_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None
         stranger.expect(Rej)
 
 
+@pytest.mark.roce
 def test_what_was_said_before_the_request_is_accepted_does_not_count() -> None:
     """A queue pair of the program's own is not in the way of accept() then."""
     with resolved() as (ours, theirs, client):
@@ -65,6 +67,7 @@ def test_what_was_said_before_the_request_is_accepted_does_not_count() -> None:
                 assert server.conversation.phase is Phase.UP
 
 
+@pytest.mark.roce
 @pytest.mark.parametrize("data", [False, True])
 def test_before_the_peer_confirms(monkeypatch: pytest.MonkeyPatch, data: bool) -> None:
     """The peer believes that it is connected as soon as it has the REP: it hears that that is over."""
@@ -87,6 +90,7 @@ def test_before_the_peer_confirms(monkeypatch: pytest.MonkeyPatch, data: bool) -
         expect(one.channel, EventType.DISCONNECTED)
 
 
+@pytest.mark.roce
 def test_a_peer_that_waits_for_our_confirmation_has_not_been_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an agent asks that is about to end."""
     with asked(monkeypatch) as (stranger, one):
@@ -104,6 +108,7 @@ def test_a_peer_that_waits_for_our_confirmation_has_not_been_told(monkeypatch: p
         assert not service.is_parting
 
 
+@pytest.mark.roce
 def test_before_the_peer_answers() -> None:
     with EventChannel() as channel, create_id(channel, timing=FAST) as one, EventChannel() as theirs:
         with create_id(theirs) as listener:
@@ -149,6 +154,7 @@ def test_twice_and_after_the_end() -> None:
             assert in_error(one)
 
 
+@pytest.mark.roce
 def test_the_passive_end_is_told_nothing_of_the_rtu() -> None:
     """As by the kernel: no depths, no private data."""
     with EventChannel() as ours, EventChannel() as theirs, create_id(theirs) as listener:
@@ -168,6 +174,7 @@ def test_the_passive_end_is_told_nothing_of_the_rtu() -> None:
                 assert not param.srq
 
 
+@pytest.mark.roce
 def test_before_the_peer_answers_with_a_queue_pair_of_ones_own() -> None:
     """The program moves it from state to state: no library does, and so none can refuse for it."""
     with resolved() as (ours, theirs, client):

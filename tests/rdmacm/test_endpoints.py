@@ -14,6 +14,7 @@ from rdmacm.ends import WAIT, joined
 from rnic import SGE, VerbsError
 from rnic.rdmacm import AddrInfo, IdState, PortSpace, create_ep, getaddrinfo
 from rnic.verbs.qp import QPCap
+from waiting import until
 
 
 def test_a_name_is_looked_up_for_either_side() -> None:
@@ -70,7 +71,7 @@ def test_pieces_are_gathered_here_and_scattered_there() -> None:
         readable = pair.server.reg_read(room)
         pair.client.post_write(mr, remote_addr=shared.addr, rkey=shared.rkey)
         assert pair.client.get_send_comp(WAIT).ok
-        assert room[:13] == text
+        until(lambda: room[:13] == text, "it is there, which a completion of iWARP does not say")
         own = pair.client.reg_msgs(back)
         pair.client.post_read(SGE(own, 8, 8), SGE(own, 0, 8), remote_addr=readable.addr, rkey=readable.rkey)
         assert pair.client.get_send_comp(WAIT).ok

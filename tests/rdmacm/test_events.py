@@ -12,7 +12,20 @@ from typing import Any
 
 import pytest
 
-from rdmacm.ends import FAST, HASTY, QUICK, all_quiet, expect, ib_of, joined, listening, resolve, resolved
+from rdmacm.ends import (
+    FAST,
+    HASTY,
+    NOBODY,
+    QUICK,
+    UNWANTED,
+    all_quiet,
+    expect,
+    ib_of,
+    joined,
+    listening,
+    resolve,
+    resolved,
+)
 from rnic import EventType as AsyncEventType
 from rnic import Faults, QPAttr, QPState, VerbsError
 from rnic.rdmacm import ConnParam, EventChannel, EventType, IdState, create_id, resolve_addrinfo
@@ -43,7 +56,7 @@ def test_rejected_by_nobody() -> None:
         resolve(one, ("127.0.0.1", 9))
         one.create_qp()
         one.connect()
-        assert expect(channel, EventType.REJECTED).status == 8
+        assert expect(channel, EventType.REJECTED).status == NOBODY
         qp = one.qp
         assert qp
         until(lambda: qp.state is QPState.ERR, "the queue pair goes to ERR behind the event, which says why")
@@ -51,6 +64,7 @@ def test_rejected_by_nobody() -> None:
         assert not channel.has_events
 
 
+@pytest.mark.roce
 def test_rejected_by_the_application_with_its_words() -> None:
     with resolved() as (ours, theirs, one):
         one.create_qp()
@@ -75,12 +89,13 @@ def test_rejected_when_the_backlog_is_full_or_the_listener_goes() -> None:
             until(lambda: listener.waiting == 1, "the request waits")
             second.connect()
             event = expect(ours, EventType.REJECTED)
-            assert (event.id, event.status) == (second, 28)
+            assert (event.id, event.status) == (second, UNWANTED)
             listener.destroy()
             event = expect(ours, EventType.REJECTED)
-            assert (event.id, event.status) == (first, 28)
+            assert (event.id, event.status) == (first, UNWANTED)
 
 
+@pytest.mark.roce
 def test_unreachable() -> None:
     with EventChannel() as ours, create_id(ours, timing=HASTY) as one:
         resolve(one, ("127.0.0.1", 9))
@@ -91,6 +106,7 @@ def test_unreachable() -> None:
         assert expect(ours, EventType.UNREACHABLE).status == -ETIMEDOUT
 
 
+@pytest.mark.roce
 def test_unreachable_for_the_one_that_accepts() -> None:
     with resolved(timing=QUICK) as (ours, theirs, one):
         one.create_qp()
@@ -104,6 +120,7 @@ def test_unreachable_for_the_one_that_accepts() -> None:
             assert expect(ours, EventType.UNREACHABLE).status == -ETIMEDOUT
 
 
+@pytest.mark.roce
 def test_connect_error() -> None:
     with resolved() as (ours, theirs, one):
         one.create_qp().modify(QPAttr(qp_state=QPState.ERR))
@@ -121,6 +138,7 @@ def test_disconnected_when_the_peer_destroys() -> None:
         expect(pair.client.channel, EventType.DISCONNECTED)
 
 
+@pytest.mark.roce
 def test_disconnected_without_an_answer() -> None:
     with joined(timing=QUICK) as pair:
         assert pair.client.verbs
@@ -145,6 +163,7 @@ def test_disconnected_by_an_error_of_the_queue_pair(was_looked_at: bool) -> None
             expect(end.channel, EventType.DISCONNECTED)
 
 
+@pytest.mark.roce
 def test_established_by_word_of_the_queue_pair() -> None:
     with resolved() as (ours, theirs, one):
         one.create_qp()
@@ -226,6 +245,7 @@ def test_device_removal_with_the_network_interface() -> None:
         assert one.state is IdState.DEVICE_REMOVAL
 
 
+@pytest.mark.roce
 def test_device_removal_when_the_agent_fails(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

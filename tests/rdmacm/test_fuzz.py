@@ -37,6 +37,8 @@ from rnic.wire import (
 )
 from rnic.wire.bits import BitStruct
 
+pytestmark = pytest.mark.roce
+
 CASES = 30_000 if os.environ.get("RNIC_SOAK") else 600
 BETWEEN = 60  # cases between two looks at everything
 _S = TypeVar("_S", bound=BitStruct)

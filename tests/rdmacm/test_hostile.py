@@ -23,6 +23,8 @@ from rnic.rdmacm.ibcm.gsi import AHS, Peer
 from rnic.rdmacm.registry import registry
 from rnic.wire import MAD, CmPath, IpCmHeader, Rej, RejReason, Rep, Req
 
+pytestmark = pytest.mark.roce
+
 PATIENT = Timing(response_timeout=18)  # 1.1 s, given up after 17 s
 CALLS = 10  # minutes of them are a hang
 RESERVED_QPNS = [0, 1, 0xFFFFFF]

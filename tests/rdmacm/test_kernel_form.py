@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from rdmacm.ends import exchange_of, joined
 from rnic.capture import read_pcap
 from rnic.cm import Connection
@@ -21,6 +23,8 @@ from rnic.wire import (
     Req,
     parse_cm,
 )
+
+pytestmark = pytest.mark.roce
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 ONE = ConnParam(responder_resources=1, initiator_depth=1, flow_control=False)

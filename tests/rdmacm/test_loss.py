@@ -11,6 +11,8 @@ from rdmacm.ends import other
 from rdmacm.load import Caller, lose, serve
 from rnic.rdmacm import EventType, Timing
 
+pytestmark = pytest.mark.roce
+
 SOAK = bool(os.environ.get("RNIC_SOAK"))
 COUNT = 2000 if SOAK else 60
 SLOTS = 1024

@@ -12,7 +12,7 @@ from rdmacm.mortal import End, Mortal, Wire, cable, end, mortal
 from rnic import WROpcode
 from rnic.rdmacm import EventType
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="needs root"), pytest.mark.roce]
 
 
 @pytest.fixture(params=[(9000, 1500), (1500, 9000)], ids=["calls from 9000", "calls from 1500"])

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from rdmacm.ends import expect, listening, resolve
+from rdmacm.ends import IWARP, expect, listening, resolve
 from rdmacm.load import HOST, Figures, Held, Shared, alive, cycles
 from rnic.rdmacm import EventChannel, EventType, create_id
 from rnic.rdmacm.registry import registry
@@ -35,7 +35,11 @@ def test_a_burst_of_requests_is_lost_on_no_way_to_the_listener() -> None:
 def test_connections_that_come_and_go_leave_nothing(window: int) -> None:
     first, last, end = cycles([CYCLES // 5, CYCLES - CYCLES // 5], window)
     for early, late, over in zip(both(first), both(last), both(end), strict=True):
-        assert late.descriptors == early.descriptors
+        if IWARP:  # where each connection has one, and some wait for the program to end them
+            assert late.descriptors < early.descriptors + late.ids
+            assert over.descriptors <= early.descriptors
+        else:
+            assert late.descriptors == early.descriptors
         assert late.threads == early.threads
         assert late.rss_kib < early.rss_kib + GROWTH_KIB
         assert late.timers <= 64 + 4 * late.exchanges

@@ -33,6 +33,8 @@ from rnic.rdmacm.ibcm.gsi import Gsi
 from rnic.rdmacm.registry import registry
 from rnic.rdmacm.transports import SERVICES
 
+pytestmark = pytest.mark.roce
+
 E_ = EventType
 HERE = "127.0.0.1"
 

@@ -12,6 +12,7 @@ from rnic import QPInitAttr, SRQAttr, SRQInitAttr, VerbsError
 from rnic.rdmacm import ECE, ConnParam, EventChannel, EventType, PortSpace, create_id
 
 
+@pytest.mark.roce
 def test_an_ids_shared_queue_serves_its_queue_pair_and_its_peer_is_told() -> None:
     with resolved() as (ours, theirs, one):
         one.create_qp()
@@ -39,6 +40,7 @@ def test_an_ids_shared_queue_serves_its_queue_pair_and_its_peer_is_told() -> Non
             server.destroy_srq()
 
 
+@pytest.mark.roce
 def test_a_request_says_that_its_queue_pair_shares_receives() -> None:
     with resolved() as (_, theirs, one):
         one.create_srq()
@@ -79,6 +81,7 @@ def test_what_cannot_have_a_shared_queue_says_so() -> None:
             one.create_srq()
 
 
+@pytest.mark.roce
 def test_vendor_options_are_a_reason_to_refuse() -> None:
     with resolved() as (ours, theirs, one):
         one.create_qp()

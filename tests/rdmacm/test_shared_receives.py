@@ -55,6 +55,7 @@ def wait(cq: rnic.CQ) -> list[rnic.WC]:
     return found
 
 
+@pytest.mark.roce
 def test_the_ids_own_queue_pair_takes_from_it_and_the_peer_is_told() -> None:
     with resolved() as (ours, theirs, one):
         srq = one.create_srq(init_attr=SMALL)
@@ -95,6 +96,7 @@ def test_an_id_has_one_and_needs_a_device() -> None:
                 one.create_srq(foreign)
 
 
+@pytest.mark.roce
 def test_an_extended_one_gets_what_it_lacks() -> None:
     with EventChannel() as channel, create_id(channel) as one:
         one.bind_addr(("127.0.0.1", 0))

@@ -36,6 +36,7 @@ def moved(qp: rnic.QP, one: CmId, *states: QPState) -> None:
         qp.modify(one.init_qp_attr(state))
 
 
+@pytest.mark.roce
 def test_a_message_goes_to_the_queue_that_it_names() -> None:
     with End() as end, calling(QPType.XRC_SEND, QPType.XRC_RECV) as (ours, theirs, one):
         memory = end.memory(64)
