@@ -370,8 +370,11 @@ def test_what_follows_a_frame_is_not_read() -> None:
     assert feed(one, REQUEST.emit() + b"an FPDU") == b"an FPDU"
     one.send_reply(DEPTHS, b"", 1)
     assert one.wanted == 0
-    with pytest.raises(ValueError, match="of which 0 are wanted"):
+    with pytest.raises(VerbsError, match="no byte is wanted"):
         one.receive(b"x", 1)
+    one = responder()
+    one.receive(REQUEST.emit() + b"more than is wanted", 1)
+    assert only(one).type is EventType.FAILED
     one = initiator()
     assert feed(one, REPLY.emit() + b"an FPDU") == b"an FPDU"
 

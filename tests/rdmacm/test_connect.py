@@ -14,6 +14,7 @@ from rdmacm.ends import (
     WAIT,
     exchange,
     expect,
+    expect_timewait,
     ib_of,
     joined,
     listening,
@@ -71,7 +72,7 @@ def echo(to: tuple[str, int], loss: float = 0.0) -> None:
             assert one.get_recv_comp(WAIT).byte_len == len(data)
             assert back[: len(data)] == data
             one.disconnect()
-            expect(one.channel, EventType.TIMEWAIT_EXIT)
+            expect_timewait(one.channel)
             one.destroy_qp()
 
 
@@ -109,7 +110,7 @@ def test_either_end_may_disconnect_and_both_at_once() -> None:
         pair.client.disconnect()
         for end in (pair.client, pair.server):
             expect(end.channel, EventType.DISCONNECTED)
-            expect(end.channel, EventType.TIMEWAIT_EXIT)
+            expect_timewait(end.channel)
 
 
 def test_what_is_agreed_reaches_the_queue_pairs() -> None:

@@ -23,6 +23,7 @@ from rdmacm.ends import (
     descriptors,
     exchange,
     expect,
+    expect_timewait,
     joined,
     listening,
     other,
@@ -276,7 +277,7 @@ def test_a_listener_is_killed(stage: str) -> None:
                 peer.kill()
                 one.disconnect()
             assert expect(channel, EventType.DISCONNECTED).status == 0  # the host answers for it
-            expect(channel, EventType.TIMEWAIT_EXIT)
+            expect_timewait(channel)
 
 
 @pytest.mark.parametrize("stage", ["request", "connected"])

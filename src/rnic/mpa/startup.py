@@ -13,7 +13,6 @@ pair.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from errno import ECONNRESET, EINVAL, EPROTO, ETIMEDOUT
@@ -33,6 +32,7 @@ from rnic.wire.rdmap import RdmapOpcode, Terminate, TermLayer
 
 _log = Log("rnic.mpa")
 _OLDEST = 1
+_READING = (State.REQ_SENT, State.AWAIT_REQ)
 
 
 class EventType(Enum):
@@ -71,12 +71,26 @@ class Signal(Record):
     text: str = ""
     code: int = 0  # of a Terminate message
 
+    def event(self, kind: EventType) -> Event:
+        """What is told of it."""
+        return Event(kind, self.frame, self.agreed, self.error, self.text)
+
+
+class _Change(Record):
+    """What an action changes."""
+
+    out: bytes = b""  # that is to be sent
+    event: Event | None = None
+    asked: MpaFrame | None = None  # the request, when it is known
+    deadline: int | None = None  # from now on
+
 
 class Startup:
     """One end of a start-up.
 
     Calls of the application, receive(), end() and timer() change it, each with the time in nanoseconds. A
-    call in the wrong state raises VerbsError (EINVAL), and nothing has changed then.
+    call in the wrong state raises VerbsError (EINVAL), and nothing has changed then. Nor has it if memory was
+    short: the call can be made again, receive() without the bytes.
     """
 
     def __init__(self, options: Options) -> None:
@@ -88,8 +102,8 @@ class Startup:
         """The request: this end's, or the peer's."""
         self._depths = Depths(0, 0)
         self._buffer = b""
-        self._out: deque[bytes] = deque()
-        self._events: deque[Event] = deque()
+        self._out = b""
+        self._events: tuple[Event, ...] = ()
 
     def __repr__(self) -> str:
         return f"<Startup {self.state.name}>"
@@ -99,8 +113,9 @@ class Startup:
     def send_request(self, depths: Depths, private_data: bytes, now: int, until: int) -> None:
         """Begin as the initiator; `until` is when the reply has to be there."""
         frame = agreement.request(self.options, depths, private_data)
-        self._step(Input.SEND_REQUEST, Signal(now, frame, frame.emit(), until))
+        self._check(Input.SEND_REQUEST)
         self._depths = depths
+        self._step(Input.SEND_REQUEST, Signal(now, frame, frame.emit(), until))
 
     def await_request(self, now: int, until: int) -> None:
         """Begin as the responder; `until` is when the request has to be there."""
@@ -122,7 +137,7 @@ class Startup:
     def close(self, now: int) -> None:
         """Let go: a request that waits for its answer is refused; no events follow."""
         self._step(Input.CLOSE, Signal(now, out=self._refusal(b"")))
-        self._events.clear()
+        self._events = ()
 
     def expire_at(self, until: int) -> None:
         """Give a request up that the application has not answered by then."""
@@ -134,25 +149,23 @@ class Startup:
     @property
     def wanted(self) -> int:
         """How many bytes to read, at most; 0: the stream is not to be read."""
-        if self.state not in (State.REQ_SENT, State.AWAIT_REQ):
+        if self.state not in _READING:
             return 0
         if len(self._buffer) < MpaHeader.SIZE:
             return MpaHeader.SIZE - len(self._buffer)
-        return MpaHeader.SIZE + MpaHeader.parse(self._buffer).private_size - len(self._buffer)
+        size = MpaHeader.SIZE + MpaHeader.parse(self._buffer).private_size
+        return max(0, size - len(self._buffer))
 
     def receive(self, data: bytes, now: int) -> None:
         """Take bytes of the stream, at most as many as are wanted."""
-        if len(data) > self.wanted:
-            raise ValueError(f"{len(data)} bytes, of which {self.wanted} are wanted")
-        self._buffer += data
+        self._buffer += data  # at once: nobody else has them
         try:
-            if (frame := self._frame()) is None:
-                return
+            frame = self._frame()
         except WireError as error:
             self._step(Input.MALFORMED, Signal(now, error=EPROTO, text=str(error)))
             return
-        self._buffer = b""
-        self._take(frame, now)
+        if frame is not None:
+            self._take(frame, now)
 
     def _frame(self) -> MpaFrame | None:
         """The frame, when it is complete. WireError as soon as it cannot become one."""
@@ -217,15 +230,22 @@ class Startup:
 
     def take_out(self) -> bytes:
         """What is to be written to the stream."""
-        out = b"".join(self._out)
-        self._out.clear()
+        out, self._out = self._out, b""
         return out
 
+    @property
+    def event(self) -> Event | None:
+        """What has happened first; it stays until drop_event()."""
+        return self._events[0] if self._events else None
+
+    def drop_event(self) -> None:
+        """The first event was handled."""
+        self._events = self._events[1:]
+
     def take_events(self) -> list[Event]:
-        """What has happened since the last call."""
-        events = list(self._events)
-        self._events.clear()
-        return events
+        """All that has happened."""
+        events, self._events = self._events, ()
+        return [*events]
 
     # ------------------------------------------------------------------ the table at work
 
@@ -235,14 +255,14 @@ class Startup:
             raise VerbsError(EINVAL, f"{event.value} in {self.state.name}: {row.reason}", event.name.lower())
 
     def _step(self, event: Input, signal: Signal) -> None:
+        """All is computed first, and then comes about at once: no call is left for which memory may lack."""
         self._check(event)
         row = TABLE[self.state, event]
-        self._actions[row.action](self, signal)
-        if row.next is not self.state:
-            _log.debug("[mpa] %s -> %s", self.state.name, row.next.name)
-        self.state = row.next
-        if row.next in (State.UP, State.OVER):
-            self.deadline = None
+        change = self._actions[row.action](self, signal)
+        _log.debug("[mpa] %s -> %s", self.state.name, row.next.name)
+        told = self._events if change.event is None else (*self._events, change.event)
+        self._out, self._events, self._buffer = self._out + change.out, told, b""
+        self.asked, self.deadline, self.state = change.asked or self.asked, change.deadline, row.next
 
     def _refusal(self, private_data: bytes) -> bytes:
         if self.state is not State.REQ_RCVD:
@@ -250,57 +270,50 @@ class Startup:
         assert self.asked is not None
         return agreement.reject(self.asked, private_data).emit()
 
-    def _tell(self, kind: EventType, signal: Signal) -> None:
-        self._events.append(Event(kind, signal.frame, signal.agreed, signal.error, signal.text))
-
     # ------------------------------------------------------------------ actions
 
-    def _nothing(self, _signal: Signal) -> None:
-        pass
+    def _nothing(self, _signal: Signal) -> _Change:
+        return _Change()
 
-    def _send(self, signal: Signal) -> None:
-        self._out.append(signal.out)
+    def _send(self, signal: Signal) -> _Change:
+        return _Change(signal.out)
 
-    def _send_request(self, signal: Signal) -> None:
-        self.asked, self.deadline = signal.frame, signal.until
-        self._send(signal)
+    def _send_request(self, signal: Signal) -> _Change:
+        return _Change(signal.out, asked=signal.frame, deadline=signal.until)
 
-    def _start_timer(self, signal: Signal) -> None:
-        self.deadline = signal.until
+    def _start_timer(self, signal: Signal) -> _Change:
+        return _Change(deadline=signal.until)
 
-    def _take_request(self, signal: Signal) -> None:
-        self.asked, self.deadline = signal.frame, None
-        self._tell(EventType.REQUEST, signal)
+    def _take_request(self, signal: Signal) -> _Change:
+        return _Change(event=signal.event(EventType.REQUEST), asked=signal.frame)
 
-    def _accepted(self, signal: Signal) -> None:
-        self._tell(EventType.REPLY, signal)
+    def _accepted(self, signal: Signal) -> _Change:
+        return _Change(event=signal.event(EventType.REPLY))
 
-    def _terminate(self, signal: Signal) -> None:
+    def _terminate(self, signal: Signal) -> _Change:
         """A Terminate message that says so, as the peer has begun to take FPDUs (RFC 6581, 8)."""
         asked, answer = self.asked, signal.frame
         assert asked is not None
         assert answer is not None
         control = Terminate(layer=TermLayer.LLP, etype=0, code=signal.code)
-        fpdu = Fpdu(Segment.of(control, RdmapOpcode.TERMINATE, msn=1).emit())
-        covered = (Marker().emit() if answer.markers else b"") + fpdu.emit_covered()
+        ulpdu = Segment.of(control, RdmapOpcode.TERMINATE, msn=1).emit()
+        covered = (Marker().emit() if answer.markers else b"") + Fpdu.of(ulpdu, crc=False).emit_covered()
         crc = crc32c(covered) if asked.crc or answer.crc else 0
-        self._out.append(covered + crc.to_bytes(CRC_BYTES, "little"))
-        self._tell(EventType.FAILED, signal)
+        return _Change(covered + crc.to_bytes(CRC_BYTES, "little"), signal.event(EventType.FAILED))
 
-    def _rejected(self, signal: Signal) -> None:
-        self._tell(EventType.REJECTED, signal)
+    def _rejected(self, signal: Signal) -> _Change:
+        return _Change(event=signal.event(EventType.REJECTED))
 
-    def _old_peer(self, signal: Signal) -> None:
-        self._tell(EventType.OLD_PEER, signal)
+    def _old_peer(self, signal: Signal) -> _Change:
+        return _Change(event=signal.event(EventType.OLD_PEER))
 
-    def _failed(self, signal: Signal) -> None:
-        self._tell(EventType.FAILED, signal)
+    def _failed(self, signal: Signal) -> _Change:
+        return _Change(event=signal.event(EventType.FAILED))
 
-    def _expire(self, signal: Signal) -> None:
-        self._send(signal)
-        self._tell(EventType.FAILED, signal)
+    def _expire(self, signal: Signal) -> _Change:
+        return _Change(signal.out, signal.event(EventType.FAILED))
 
-    _actions: ClassVar[dict[Action, Callable[[Startup, Signal], None]]] = {
+    _actions: ClassVar[dict[Action, Callable[[Startup, Signal], _Change]]] = {
         Action.NOTHING: _nothing,
         Action.SEND_REQUEST: _send_request,
         Action.START_TIMER: _start_timer,

@@ -278,8 +278,12 @@ class Agent:
         )
 
     def _changed(self, change: routes.Change) -> None:
-        """An address or the network interface was removed."""
+        """An address is new, or an address or the network interface was removed."""
         if change.ifindex != self.ifindex:
+            return
+        if change.kind == routes.NEWADDR:
+            if change.address is not None:
+                self.service.address_came(change.address)
             return
         for one in list(self.ids):
             if change.kind == routes.DELLINK:

@@ -22,8 +22,8 @@ _IFADDR = struct.Struct("=BBBBI")
 _NDMSG = struct.Struct("=BBHiHBB")
 _ATTR = struct.Struct("=HH")
 _ERROR, _DONE = 2, 3
-_NEWADDR, _GETADDR, _GETROUTE, _GETNEIGH = 20, 22, 26, 30
-DELLINK, DELADDR = 17, 21
+_GETADDR, _GETROUTE, _GETNEIGH = 22, 26, 30
+DELLINK, NEWADDR, DELADDR = 17, 20, 21
 _REQUEST, _DUMP = 1, 0x300
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _RTA_DST, _RTA_SRC, _RTA_OIF, _RTA_GATEWAY, _RTA_PREFSRC = 1, 2, 4, 5, 7
@@ -45,9 +45,9 @@ class Way(Record):
 
 
 class Change(Record):
-    """An address or a network interface that was removed."""
+    """An address that is new or was removed, or a network interface that was removed."""
 
-    kind: int  # DELADDR or DELLINK
+    kind: int  # NEWADDR, DELADDR or DELLINK
     ifindex: int
     address: IP | None
 
@@ -97,7 +97,7 @@ def _ask(kind: int, flags: int, body: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _address(kind: int, data: bytes) -> tuple[int, bytes] | None:
-    if kind not in (_NEWADDR, DELADDR):
+    if kind not in (NEWADDR, DELADDR):
         return None
     _, _, _, _, ifindex = _IFADDR.unpack_from(data)
     found = _attributes(data[_IFADDR.size :])
@@ -181,7 +181,7 @@ def ephemeral() -> list[int]:
 
 
 class Changes:
-    """Reports removed addresses and network interfaces: fileno() and take()."""
+    """Reports new and removed addresses, and removed network interfaces: fileno() and take()."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(
@@ -194,7 +194,7 @@ class Changes:
         return self._socket.fileno()
 
     def take(self) -> list[Change]:
-        """What was removed since the last call."""
+        """What has changed since the last call."""
         found: list[Change] = []
         while True:
             try:
@@ -212,6 +212,6 @@ def _change(kind: int, body: bytes) -> Change | None:
     if kind == DELLINK:
         (ifindex,) = struct.unpack_from("=4xi", body)
         return Change(kind, ifindex, None)
-    if kind == DELADDR and (found := _address(kind, body)):
+    if kind in (NEWADDR, DELADDR) and (found := _address(kind, body)):
         return Change(kind, found[0], ip_address(found[1]))
     return None

@@ -307,6 +307,9 @@ class ConnectionService:
 
     # ------------------------------------------------------------------ for the agent
 
+    def address_came(self, ip: IP) -> None:
+        """The network interface has a new address. Default: nothing, as the device itself follows it."""
+
     def descriptors(self) -> list[int]:
         """What to poll for: work() is called when one of these is readable."""
         return []

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from select import EPOLLIN
 from time import monotonic_ns
@@ -14,8 +15,9 @@ from rnic.rdmacm import outcomes
 from rnic.rdmacm.iwcm import sockets
 from rnic.rdmacm.iwcm.connection import IwConnection
 from rnic.rdmacm.iwcm.line import Line
-from rnic.rdmacm.names import MAX_INIT_DEPTH, MAX_RESP_RES, NOTHING_SAID
+from rnic.rdmacm.names import MAX_INIT_DEPTH, MAX_RESP_RES, NOTHING_SAID, ConnParam
 from rnic.rdmacm.service import Request
+from rnic.rdmacm.sockaddr import SockAddr
 from rnic.records import replace
 from rnic.verbs.ece import ECE
 
@@ -38,7 +40,11 @@ class Listening:
     def __init__(self, service: IwService, listener: CmId, sock: socket.socket) -> None:
         self.service, self.listener, self.sock = service, listener, sock
         self._arrivals: dict[Arrival, None] = {}  # the oldest first
+        self._new: tuple[socket.socket, SockAddr] | None = None  # that nobody looks after yet, and its peer
         service.watch(self, EPOLLIN)
+
+    def __repr__(self) -> str:
+        return f"<Listening for {self.listener!r}>"
 
     def fileno(self) -> int:
         """The socket's descriptor."""
@@ -47,31 +53,30 @@ class Listening:
     def ready(self, _events: int) -> None:
         """Connections have come."""
         for _ in range(_AT_ONCE):
-            try:
-                sock = sockets.accept(self.sock)
-            except OSError as error:
-                self._pause(error)
+            if self._new is None and not self._accept():
                 return
-            if sock is None:
-                return
-            self._begin(sock)
+            self._begin()
 
-    def _begin(self, sock: socket.socket) -> None:
-        if len(self._arrivals) >= self.listener.admission.max_half_open:
-            next(iter(self._arrivals)).startup.give_up(monotonic_ns())
-            self._drop(next(iter(self._arrivals)))
+    def _accept(self) -> bool:
+        if self.sock.fileno() < 0:
+            return False
         try:
-            arrival = Arrival(self, sock)
-            self._arrivals[arrival] = None
-        except BaseException:
-            sock.close()
-            raise
-        arrival.begin()
+            self._new = sockets.accept(self.sock)
+        except OSError as error:
+            _log.info("%r takes no connections for a moment: %s", self.listener, error)
+            self.service.unwatch(self)
+            self.service.timers.at(monotonic_ns() + _PAUSE_NS, self._go_on)
+        return self._new is not None
 
-    def _pause(self, error: OSError) -> None:
-        _log.info("%r takes no connections for a moment: %s", self.listener, error)
-        self.service.unwatch(self)
-        self.service.timers.at(monotonic_ns() + _PAUSE_NS, self._go_on)
+    def _begin(self) -> None:
+        assert self._new is not None
+        if len(self._arrivals) >= self.listener.admission.max_half_open:
+            _log.info("%r: too many connections have sent no request: the oldest gives way", self)
+            self._drop(next(iter(self._arrivals)))
+        arrival = Arrival(self, *self._new)
+        self._arrivals[arrival] = None
+        self.service.todo[arrival.line] = EPOLLIN
+        self._new = None
 
     def _go_on(self, _now: int) -> None:
         if self.sock.fileno() >= 0:
@@ -82,80 +87,101 @@ class Listening:
         self._arrivals.pop(arrival, None)
 
     def _drop(self, arrival: Arrival) -> None:
-        self.forget(arrival)
         arrival.line.close()
+        self.forget(arrival)
 
     def close(self) -> None:
         """Take no more, and let those go that have not asked yet."""
         self.service.unwatch(self)
-        for arrival in list(self._arrivals):
-            self._drop(arrival)
+        while self._arrivals:
+            self._drop(next(iter(self._arrivals)))
+        if self._new is not None:
+            self._new[0].close()
+        self.sock.close()
 
 
 class Arrival:
     """A connection whose request has not come yet."""
 
-    def __init__(self, listening: Listening, sock: socket.socket) -> None:
-        self._listening = listening
-        self.startup = mpa.Startup(listening.service.options)
-        self.line = Line(listening.service, sock, self.startup, self)
-
-    def begin(self) -> None:
-        """Wait for the request, or take it if it is there."""
+    def __init__(self, listening: Listening, sock: socket.socket, peer: SockAddr) -> None:
+        self._listening, self._peer = listening, sockets.where_is(peer)
+        sock.setblocking(False)
+        self._child: CmId | None = None  # that is being made
+        startup = mpa.Startup(listening.service.options)
         now = monotonic_ns()
-        self.startup.await_request(now, now + REQUEST_NS)
-        self.line.push()
+        startup.await_request(now, now + REQUEST_NS)
+        self.line = Line(listening.service, sock, startup, self)
 
-    def told(self, event: mpa.Event) -> None:
+    def __repr__(self) -> str:
+        return f"<Arrival at {self._listening.listener!r}>"
+
+    def told(self, line: Line, event: mpa.Event) -> None:
         """The request has come, or never will."""
-        self._listening.forget(self)
-        if event.type is not mpa.EventType.REQUEST:
+        service = self._listening.service
+        if event.type is mpa.EventType.REQUEST:
+            self._ask(line, event)
+            service.received["REQUEST"] += 1
+        else:
+            service.dropped[f"no request: {os.strerror(event.error)}"] += 1
             _log.info("%r: a connection is closed: %s", self._listening.listener, event.text)
-            self.line.close()
-            return
-        try:
-            self._ask(event)
-        except BaseException:
-            self.line.close()
-            raise
+            line.close()
+            self._listening.forget(self)
 
-    def _ask(self, event: mpa.Event) -> None:
+    def _ask(self, line: Line, event: mpa.Event) -> None:
+        listener = self._listening.listener
+        if line.startup.state is not mpa.State.REQ_RCVD or listener.is_full:
+            self._refuse(line)
+        elif self._child is not None:  # memory was short when it was made: the peer may ask again
+            self._child.conversation = None
+            self._child.destroy()
+            self._refuse(line)
+        elif listener.admission.is_full(monotonic_ns()):
+            text = "%r: a request is refused: max_connections is %s"
+            _log.info(text, listener, listener.admission.max_connections)
+            self._refuse(line)
+        else:
+            self._let_in(line, event)
+
+    def _refuse(self, line: Line) -> None:
+        if line.startup.state is mpa.State.REQ_RCVD:
+            line.startup.send_reject(b"", monotonic_ns())
+            self._listening.service.sent["REJECT"] += 1
+        line.push()
+        line.close()
+        self._listening.forget(self)
+
+    def _let_in(self, line: Line, event: mpa.Event) -> None:
         listener, service = self._listening.listener, self._listening.service
-        if listener.is_full or listener.admission.is_full(monotonic_ns()):
-            text = "%r: a request is refused: the backlog of %s, or max_connections of %s, is reached"
-            _log.info(text, listener, listener.backlog, listener.admission.max_connections)
-            self.startup.send_reject(b"", monotonic_ns())
-            self.line.push()
-            self.line.close()
-            return
-        child = listener.spawn()
-        try:
-            child.use(service.agent)
-            conversation = self.line.owner = IwConnection(child, service, self.line)
-            conversation.prepare(self.line)
-            outcomes.requested(listener, child, _request(conversation, self.line.sock, event))
-        except BaseException:  # the peer can ask again
-            child.destroy()
-            raise
+        child = self._child = listener.spawn()
+        child.use(service.agent)
+        conversation = IwConnection(child, service, line)
+        conversation.prepare(line)
+        here = sockets.where_is(line.sock.getsockname())
+        request = Request(conversation, here, self._peer, _wishes(event), ECE())
+        self._listening.forget(self)
+        outcomes.requested(listener, child, request)
+        line.owner, self._child = conversation, None
 
-    def connected(self, error: int) -> None:
+    def connected(self, line: Line, error: int) -> None:
         """It came connected."""
 
-    def flushed(self) -> None:
-        """Nothing was to be written but a refusal."""
+    def flushed(self, line: Line) -> None:
+        """Nothing was to be written but a refusal,"""
 
-    def spoken(self) -> None:
+    def lost(self, line: Line, error: int) -> None:
+        """which did not reach the peer."""
+
+    def spoken(self, line: Line) -> None:
         """Nobody listens for that yet."""
 
 
-def _request(conversation: IwConnection, sock: socket.socket, event: mpa.Event) -> Request:
+def _wishes(event: mpa.Event) -> ConnParam:
+    """What the peer asks for. A request of revision 1 says no depths: the most are what it will do with."""
     assert event.frame is not None
     wishes = mpa.wishes(event.frame)
-    param = replace(
+    return replace(
         NOTHING_SAID,
         private_data=event.frame.private_data,
         responder_resources=MAX_RESP_RES if wishes is None else min(wishes.ird, _MOST_DEPTH),
         initiator_depth=MAX_INIT_DEPTH if wishes is None else min(wishes.ord, _MOST_DEPTH),
     )
-    here, there = sockets.where_is(sock.getsockname()), sockets.where_is(sock.getpeername())
-    return Request(conversation, here, there, param, ECE())

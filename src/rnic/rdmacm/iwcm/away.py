@@ -34,26 +34,30 @@ class AwayQP:
         self.closed = False
         self.sock: socket.socket | None = None
         self._stream: tuple[socket.socket, socket.socket, StreamAttr] | None = None
+        self._end: StreamEvent | None = None
 
     def attach_stream(self, sock: socket.socket, attr: StreamAttr) -> None:
-        """The connection is to be the queue pair's."""
-        try:
-            self.sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        except OSError as error:
-            raise VerbsError(error.errno or EMFILE, "no descriptors for a connection", "connect") from None
-        self._stream = sock, theirs, attr
+        """The connection is to be the queue pair's. A second call, as memory was short, does the rest."""
+        if self._stream is None:
+            try:
+                self.sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            except OSError as error:
+                text = "no descriptors for a connection"
+                raise VerbsError(error.errno or EMFILE, text, "connect") from None
+            self._stream = sock, theirs, attr
         self._service.watch(self, EPOLLIN | EPOLLRDHUP)
 
     def modify(self, attr: QPAttr) -> None:
         """It is to go to another state; to RTR it has gone already."""
         assert attr.qp_state is not None
-        self.state = attr.qp_state
-        if self.state is QPState.ERR:
+        if attr.qp_state is QPState.ERR:
             self._take_back()
             self._drop()
-        if self.state is not QPState.RTR:
-            stream, self._stream = self._stream, None
-            self._orders.append(Order(self._service.agent.context.device.guid, self.qp_num, attr, stream))
+        if attr.qp_state is not QPState.RTR:
+            guid = self._service.agent.context.device.guid
+            self._orders.append(Order(guid, self.qp_num, attr, self._stream))
+            self._stream = None
+        self.state = attr.qp_state
 
     def _take_back(self) -> None:
         """What nobody has fetched yet is not done any more."""
@@ -69,16 +73,20 @@ class AwayQP:
 
     def ready(self, _events: int) -> None:
         """The stream has ended, or the queue pair has gone."""
+        if self._end is None:
+            self._end = self._read()
+        self._drop()
+        self.state = QPState.ERR
+        self._service.ended(self._end)
+
+    def _read(self) -> StreamEvent:
         data = b""
         with contextlib.suppress(ConnectionError):
             data = self.sock.recv(_EVENT.size) if self.sock is not None else b""
-        self._drop()
-        self.state = QPState.ERR
-        if len(data) == _EVENT.size:
-            _, end, *what = _EVENT.unpack(data)
-        else:
-            end, what = StreamEnd.CLOSED, [0, 0, 0, 0]
-        self._service.ended(StreamEvent(self.qp_num, StreamEnd(end), *what))
+        if len(data) != _EVENT.size:
+            return StreamEvent(self.qp_num, StreamEnd.CLOSED, 0, 0, 0, 0)
+        _, end, *what = _EVENT.unpack(data)
+        return StreamEvent(self.qp_num, StreamEnd(end), *what)
 
     def _drop(self) -> None:
         if self.sock is not None:

@@ -59,6 +59,8 @@ class IwConnection:
         self._qp: QP | AwayQP | None = None
         self._qp_num = 0  # while it has a stream
         self._agreed: mpa.Agreed | None = None
+        self._calling: Line | None = None  # that is being made
+        self._is_told = False  # how the handshake has failed, or the stream has ended, was reported
         self._param = ConnParam()
         self._until = 0
         self._traffic_class = 0
@@ -101,15 +103,18 @@ class IwConnection:
         """Call the peer, from the id's port."""
         one = self.one
         assert one.remote is not None
-        line = self._line = Line(self.service, self.service.socket_of(one), mpa.Startup(self._options), self)
+        if self._calling is None:
+            sock = self.service.socket_of(one)
+            self._calling = Line(self.service, sock, mpa.Startup(self._options), self)
+        line = self._calling
         self.prepare(line)
-        self.phase = Phase.CALLING
         self._set_timer(self._until, self._late)
-        if code := sockets.connect(line.sock, one.remote):
+        code = sockets.connect(line.sock, one.remote)
+        self._line, self._calling, self.phase, line.is_connecting = line, None, Phase.CALLING, not code
+        if code:
             self._broke(code)
-            return
-        line.is_connecting = True
-        line.push()
+        else:
+            self.service.todo[line] = 0
 
     def prepare(self, line: Line) -> None:
         """Set the options of its socket."""
@@ -120,25 +125,28 @@ class IwConnection:
 
     def _late(self, _now: int) -> None:
         """The peer's host does not answer."""
-        self._broke(ETIMEDOUT)
+        if self._line is not None and self._line.is_connecting:
+            self._broke(ETIMEDOUT)
 
-    def connected(self, error: int) -> None:
+    def connected(self, line: Line, error: int) -> None:
         """The TCP connection is there: ask for one of iWARP."""
-        self._set_timer()
         if error:
             self._broke(error)
             return
-        line, param, now = self._line, self._param, monotonic_ns()
-        assert line is not None
-        depths = mpa.Depths(param.responder_resources, param.initiator_depth)
-        line.startup.send_request(depths, param.private_data, now, now + iba_ns(LONGEST))
-        line.push()
+        self._set_timer()
+        if line.startup.state is mpa.State.IDLE:
+            param, now = self._param, monotonic_ns()
+            depths = mpa.Depths(param.responder_resources, param.initiator_depth)
+            line.startup.send_request(depths, param.private_data, now, now + iba_ns(LONGEST))
+            self.service.sent["REQUEST"] += 1
 
-    def _again(self) -> None:
+    def _again(self, line: Line) -> None:
         """The peer may know revision 1 alone: it is asked once more, on another TCP connection."""
+        if line is not self._line:
+            return
         _log.info("%r: no answer to revision 2 of MPA; revision 1 is tried", self.one)
-        assert self._line is not None
-        self._line.abort()
+        line.abort()
+        self.service.retried += 1
         self._options = replace(self._options, revision=1)
         try:
             self._begin()
@@ -156,29 +164,34 @@ class IwConnection:
         stream.to_rtr(self._qp)
         depths = mpa.Depths(param.responder_resources, param.initiator_depth)
         self._agreed = line.startup.send_reply(depths, param.private_data, monotonic_ns())
+        self.service.sent["REPLY"] += 1
         self.phase = Phase.ACCEPTED
         line.push()
 
-    def flushed(self) -> None:
+    def flushed(self, line: Line) -> None:
         """The reply has left: equals are ready, others wait a while for the initiator's first message."""
-        if self.phase is not Phase.ACCEPTED or self._line is None:
+        if self.phase is not Phase.ACCEPTED or line is not self._line:
             return
         assert self._agreed is not None
         if self._agreed.peer_to_peer:
-            self._rise(self._agreed)
+            self._rise(line, self._agreed)
             return
-        self._line.is_listening = True
         self._set_timer(monotonic_ns() + _LULL_NS, self._rise_anyway)
-        self._line.push()
+        line.is_listening = True
 
-    def spoken(self) -> None:
+    def spoken(self, line: Line) -> None:
         """The initiator's first message is there."""
         assert self._agreed is not None
-        self._rise(self._agreed)
+        self._rise(line, self._agreed)
 
     def _rise_anyway(self, _now: int) -> None:
-        assert self._agreed is not None
-        self._rise(self._agreed, speaks_first=True)
+        if self.phase is Phase.ACCEPTED and self._line is not None and self._agreed is not None:
+            self._rise(self._line, self._agreed, speaks_first=True)
+
+    def lost(self, line: Line, error: int) -> None:
+        """The reply cannot be written: the peer has gone."""
+        if self.phase is Phase.ACCEPTED and line is self._line:
+            self._broke(error)
 
     def reject(self, private_data: bytes, reason: Reason) -> None:  # noqa: ARG002 - MPA has no place for it
         """Refuse the peer's request."""
@@ -186,26 +199,30 @@ class IwConnection:
             text = f"there is nothing to refuse: the connection is in {self.phase.name}"
             raise VerbsError(EINVAL, text, "reject")
         self._line.startup.send_reject(private_data, monotonic_ns())
+        self.service.sent["REJECT"] += 1
         self.phase = Phase.OVER
         self._line.push()
         self._line.close()
 
     # ------------------------------------------------------------------ either end
 
-    def _rise(self, agreed: mpa.Agreed, private_data: bytes = b"", *, speaks_first: bool = False) -> None:
+    def _rise(
+        self, line: Line, agreed: mpa.Agreed, private_data: bytes = b"", *, speaks_first: bool = False
+    ) -> None:
         """The stream becomes the queue pair's."""
+        if line is not self._line:
+            return
         self._set_timer()
-        line, qp = self._line, self._qp
-        assert line is not None
+        line.unwatch()
+        qp = self._qp
         assert qp is not None
-        self._line, self._agreed = None, agreed
-        sock = line.detach()
         try:
-            stream.to_rts(qp, sock, agreed, speaks_first=speaks_first)
+            stream.to_rts(qp, line.sock, agreed, speaks_first=speaks_first)
         except VerbsError as error:
-            sock.close()
-            self.phase = Phase.OVER
-            self.service.report(self.one, outcomes.failed, -(error.errno or EINVAL))
+            if stream.is_broken(line.sock):  # a peer that has gone is no fault of the queue pair's
+                self._broke(ECONNRESET)
+            else:
+                self._fail(outcomes.failed, -(error.errno or EINVAL))
             return
         self.phase, self._qp_num = Phase.UP, qp.qp_num
         self.service.streams[self._qp_num] = self
@@ -217,43 +234,47 @@ class IwConnection:
             initiator_depth=mine.ord,
         )
         self.service.report(self.one, outcomes.established, param)
+        self._line, self._agreed, line.is_done = None, agreed, True
 
-    def told(self, event: mpa.Event) -> None:
+    def told(self, line: Line, event: mpa.Event) -> None:
         """Report what has happened to the start-up."""
-        if event.type is mpa.EventType.REPLY:
-            assert event.agreed is not None
-            assert event.frame is not None
-            self._rise(event.agreed, event.frame.private_data, speaks_first=True)
-        elif event.type is mpa.EventType.OLD_PEER:
-            self._again()
-        else:
-            _log.info("%r: %s", self.one, event.text)
-            self._failed(event)
-
-    def _failed(self, event: mpa.Event) -> None:
-        if event.type is mpa.EventType.REJECTED and event.frame is not None:
-            self._drop()
-            self.service.report(self.one, outcomes.refused, -event.error, event.frame.private_data)
-        elif self.phase is Phase.CALLING and event.error == EPROTO:
-            self._drop()
-            self.service.report(self.one, outcomes.failed, -event.error)
-        else:
-            self._broke(event.error)
+        match event.type:
+            case mpa.EventType.REPLY:
+                assert event.agreed is not None
+                assert event.frame is not None
+                self._rise(line, event.agreed, event.frame.private_data, speaks_first=True)
+                self.service.received["REPLY"] += 1
+            case mpa.EventType.OLD_PEER:
+                self._again(line)
+            case mpa.EventType.REJECTED if event.frame is not None:
+                self._fail(outcomes.refused, -event.error, event.frame.private_data)
+                self.service.received["REJECT"] += 1
+            case mpa.EventType.FAILED if self.phase is Phase.CALLING and event.error == EPROTO:
+                _log.info("%r: %s", self.one, event.text)
+                self._fail(outcomes.failed, -event.error)
+            case mpa.EventType.REJECTED | mpa.EventType.FAILED:
+                _log.info("%r: %s", self.one, event.text)
+                self._broke(event.error)
 
     def _broke(self, error: int) -> None:
         """There is no connection: the peer has refused, or it cannot be reached."""
-        was = self.phase
-        self._drop()
-        if was is Phase.CALLING and error in _REFUSED:
-            self.service.report(self.one, outcomes.refused, -error, b"")
+        if self.phase is Phase.CALLING and error in _REFUSED:
+            self._fail(outcomes.refused, -error, b"")
         else:
-            self.service.report(self.one, outcomes.unreachable, -error)
+            self._fail(outcomes.unreachable, -error)
+
+    def _fail(self, outcome: Callable[..., None], *values: object) -> None:
+        """Report how the handshake has failed, once, and give its socket back."""
+        if not self._is_told:
+            self.service.report(self.one, outcome, *values)
+            self._is_told = True
+        self._drop()
 
     def _drop(self) -> None:
-        self.phase = Phase.OVER
-        self._set_timer()
         if self._line is not None:
             self._line.close()
+        self._set_timer()
+        self.phase = Phase.OVER
 
     # ------------------------------------------------------------------ the end
 
@@ -273,7 +294,8 @@ class IwConnection:
 
     def _left_alone(self, _now: int) -> None:
         """The peer has not closed its end in time."""
-        self._ended(-ETIMEDOUT)
+        if self.phase is Phase.LEAVING:
+            self._ended(-ETIMEDOUT)
 
     def stream_ended(self, event: StreamEvent) -> None:
         """The device reports the end of the stream."""
@@ -281,16 +303,14 @@ class IwConnection:
         self._ended(stream.status_of(event))
 
     def _ended(self, status: int) -> None:
-        self._let_go()
-        self.phase = Phase.OVER
+        self._set_timer()
         if status:
             to_error(self._qp)
-        self.service.report(self.one, outcomes.disconnected, status)
-
-    def _let_go(self) -> None:
-        self._set_timer()
-        if self.service.streams.get(self._qp_num) is self:
-            del self.service.streams[self._qp_num]
+        if not self._is_told:
+            self.service.report(self.one, outcomes.disconnected, status)
+            self._is_told = True
+        self.phase = Phase.OVER
+        self.service.forget_stream(self._qp_num, self)
 
     def close(self) -> None:
         """The id goes: refuse or end what is under way."""
@@ -301,7 +321,7 @@ class IwConnection:
             self.reject(b"", Reason.PROGRAM)
         if self.phase in (Phase.UP, Phase.LEAVING):
             to_error(self._qp)
-        self._let_go()
+        self.service.forget_stream(self._qp_num, self)
         self._drop()
         self.service.forget_reports(self.one)
 
@@ -317,7 +337,7 @@ class IwConnection:
     def data_came(self) -> None:
         """Data came: the connection is established already."""
         if self.phase is Phase.ACCEPTED and self._agreed is not None and self._line is not None:
-            self._rise(self._agreed)
+            self._rise(self._line, self._agreed)
         elif self.phase is Phase.UP:
             raise VerbsError(EISCONN, f"{self.one!r} is connected already", "notify")
         else:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A socket on which a start-up goes on: it is read as far as the start-up wants, and written."""
+"""A socket on which a start-up goes on: it is read as far as the start-up wants, and written.
+
+If memory is short anywhere in ready(), the service calls it again: each step is noted when it is done.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +23,21 @@ _ENDS = EPOLLRDHUP | EPOLLHUP | EPOLLERR
 
 
 class Owner(Protocol):
-    """Who is told what comes of it."""
+    """Who is told what comes of a line. Each call is repeated if memory is short."""
 
-    def connected(self, error: int) -> None:
+    def connected(self, line: Line, error: int) -> None:
         """The TCP connection is there, or an errno says why not."""
 
-    def flushed(self) -> None:
+    def flushed(self, line: Line) -> None:
         """All that was to be written has left."""
 
-    def spoken(self) -> None:
+    def spoken(self, line: Line) -> None:
         """The peer has sent something behind the start-up, or has closed."""
 
-    def told(self, event: mpa.Event) -> None:
+    def lost(self, line: Line, error: int) -> None:
+        """What was to be written cannot be."""
+
+    def told(self, line: Line, event: mpa.Event) -> None:
         """Something has happened to the start-up."""
 
 
@@ -43,9 +49,17 @@ class Line:
         self.is_connecting = False
         self.is_listening = False
         """The start-up is over, and the first byte behind it is waited for."""
+        self._outcome: int | None = None  # of connecting, when it is known
         self._out = b""
+        self._is_full = False  # of bytes whose departure is to be told
+        self._is_telling = False
+        self.is_done = False
+        """The socket is closed, or somebody else's."""
         self._watched = 0
         self._timer: Timer | None = None
+
+    def __repr__(self) -> str:
+        return f"<Line of {self.owner!r}>"
 
     # ------------------------------------------------------------------ what is watched
 
@@ -62,7 +76,6 @@ class Line:
         if wants != self._watched:
             self._service.watch(self, wants)
             self._watched = wants
-        self._set_timer()
 
     def _set_timer(self) -> None:
         due = self.startup.deadline
@@ -80,66 +93,91 @@ class Line:
 
     def ready(self, events: int) -> None:
         """The socket can be read or written, or has ended."""
+        if self.is_done:
+            return
         if self.is_connecting:
-            if events & (EPOLLOUT | _ENDS):
+            if self._outcome is None and events & (EPOLLOUT | _ENDS):
+                self._outcome = sockets.outcome(self.sock)
+            if self._outcome is not None:
+                self.owner.connected(self, self._outcome)
                 self.is_connecting = False
-                self.owner.connected(sockets.outcome(self.sock))
-            return
-        if self.is_listening and events & (EPOLLIN | _ENDS):
-            self.owner.spoken()
-            return
-        self._read(events)
+        elif self.is_listening:
+            if events & (EPOLLIN | _ENDS):
+                self.owner.spoken(self)
+        else:
+            self._read(events)
         self.push()
 
     def _read(self, events: int) -> None:
+        startup = self.startup
+        startup.receive(b"", monotonic_ns())
         try:
-            while (wanted := self.startup.wanted) and (data := sockets.read(self.sock, wanted)) is not None:
+            while (wanted := startup.wanted) and (data := sockets.read(self.sock, wanted)) is not None:
                 if not data:
-                    self.startup.end(monotonic_ns())
+                    startup.end(monotonic_ns())
                     return
-                self.startup.receive(data, monotonic_ns())
+                startup.receive(data, monotonic_ns())
         except OSError as error:
-            self.startup.end(monotonic_ns(), error.errno or ECONNRESET)
+            startup.end(monotonic_ns(), error.errno or ECONNRESET)
             return
-        if events & _ENDS and self.startup.state is mpa.State.REQ_RCVD:
-            self.startup.end(monotonic_ns(), sockets.outcome(self.sock))
+        if events & _ENDS and startup.state is mpa.State.REQ_RCVD:
+            startup.end(monotonic_ns(), ECONNRESET)
 
     def push(self) -> None:
         """Write what is to be written, and tell what has happened."""
-        self._out += self.startup.take_out()
-        was_due = bool(self._out)
+        if self.is_done:
+            return
+        if new := self.startup.take_out():
+            self._out, self._is_full = self._out + new, True
         try:
             while self._out and (taken := sockets.write(self.sock, self._out)):
                 self._out = self._out[taken:]
         except OSError as error:
-            self._out = b""
-            if self.startup.wanted:  # else what has been read says more
+            if self.startup.wanted:
                 self.startup.end(monotonic_ns(), error.errno or ECONNRESET)
-        if self.sock.fileno() >= 0:
+            else:
+                self.owner.lost(self, error.errno or ECONNRESET)
+            self._out, self._is_full = b"", False
+        if self._is_full and not self._out:
+            self.owner.flushed(self)
+            self._is_full = False
+        self._tell()
+        if not self.is_done:
             self._watch()
-        if was_due and not self._out:
-            self.owner.flushed()
-        for event in self.startup.take_events():
-            self.owner.told(event)
+            self._set_timer()
+
+    def _tell(self) -> None:
+        if self._is_telling:  # whoever is told has written something
+            return
+        self._is_telling = True
+        try:
+            while (event := self.startup.event) is not None:
+                self.owner.told(self, event)
+                self.startup.drop_event()
+        finally:
+            self._is_telling = False
 
     # ------------------------------------------------------------------ the end
 
-    def detach(self) -> socket.socket:
-        """The socket, which nobody watches any more."""
+    def unwatch(self) -> None:
+        """Nobody watches the socket any more. A second call does nothing."""
         if self._watched:
             self._service.unwatch(self)
             self._watched = 0
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        return self.sock
 
     def close(self) -> None:
         """Close it in order: what was written is read by the peer. A second call does nothing."""
-        if self.sock.fileno() >= 0:
-            self.detach().close()
+        if not self.is_done:
+            self.unwatch()
+            self.sock.close()
+            self.is_done = True
 
     def abort(self) -> None:
         """Close it with a reset. A second call does nothing."""
-        if self.sock.fileno() >= 0:
-            sockets.abort(self.detach())
+        if not self.is_done:
+            self.unwatch()
+            sockets.abort(self.sock)
+            self.is_done = True

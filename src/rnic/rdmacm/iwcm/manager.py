@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import select
 import socket
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 from errno import EACCES, ECONNREFUSED, EHOSTUNREACH, ENETUNREACH, EOPNOTSUPP
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
 import rnic.mpa as mpa
+from rnic.cm.events import Statistics
 from rnic.enums import QPType
 from rnic.errors import VerbsError
+from rnic.log import Log
 from rnic.rdmacm.iwcm import sockets
 from rnic.rdmacm.iwcm.arrivals import Listening
 from rnic.rdmacm.iwcm.connection import IwConnection
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     from rnic.rdmacm.cm_id import CmId
     from rnic.rdmacm.sockaddr import IP, Inet
     from rnic.verbs.stream import StreamEvent
+
+_log = Log("rnic.rdmacm")
 
 _SILENCE = {
     0: "TCP gets no answer: the host is down, a firewall drops the packets, or its program does not answer",
@@ -78,10 +83,22 @@ class IwService(ConnectionService):
         self.timers = Timers(agent.mistake)
         self.streams: dict[int, IwConnection] = {}
         """By the numbers of their queue pairs: what the device is to report the end of."""
+        self.todo: dict[Watched, int] = {}
+        """Whose ready() is to be called by work() or settle(), and with which events."""
+        self.sent: Counter[str] = Counter()
+        self.received: Counter[str] = Counter()
+        """Frames of the start-up, by kind."""
+        self.dropped: Counter[str] = Counter()
+        """Connections to listeners that have sent no request, by reason."""
+        self.retried = 0
+        """Peers that were asked again in revision 1."""
         self._bound: dict[CmId, Bound] = {}
         self._listening: dict[CmId, list[Listening]] = {}
         self._watched: dict[int, Watched] = {}
         self._reports: deque[tuple[CmId, Callable[..., None], tuple[Any, ...]]] = deque()
+        self._reported: object = None  # the first of them, when that is done
+        self._is_settling = False
+        self._end: StreamEvent | None = None  # that is being handled
         self._ends = context.stream_fileno()
         self._epoll = select.epoll()
         try:
@@ -150,11 +167,25 @@ class IwService(ConnectionService):
             raise
         self._listening[one] = listening
 
+    def address_came(self, ip: IP) -> None:
+        """Ids that listen at any address listen at this one, too, if nobody else has the port there."""
+        for one, listening in self._listening.items():
+            claim = self._bound.get(one)
+            if claim is None or not self.ports.is_for(one, ip) or claim.has(ip):
+                continue
+            try:
+                sock = self.ports.bound(one, ip, one.local.port)
+            except VerbsError as error:  # of IPv6 it may not be ready yet: then it comes once more
+                _log.info("%r does not listen at %s: %s", one, ip, error)
+                continue
+            claim.sockets.append(sock)
+            sockets.listen(sock, "listen")
+            listening.append(Listening(self, one, sock))
+
     def unlisten(self, one: CmId) -> None:
         """Take no more: peers are refused by the kernel from now on."""
         for each in self._listening.pop(one, ()):
             each.close()
-            each.sock.close()
 
     def refusal(self, kind: EventType, status: int) -> Refusal:  # noqa: ARG002 - of one kind
         """MPA says no more than that the peer refuses; TCP says whether anybody listens."""
@@ -162,6 +193,18 @@ class IwService(ConnectionService):
             return Refusal("TCP says that the port is closed", nobody_listens=True)
         text = "its program does not want it, or there is no room for one more: iWARP does not say which"
         return Refusal(text, no_room=True)
+
+    def statistics(self) -> Statistics:
+        """The frames of start-ups, and the connections that have not come to one."""
+        handshakes = sum(not isinstance(one, Listening) for one in self._watched.values())
+        return Statistics(
+            exchanges=len(self.streams) + handshakes,
+            listeners=len(self._listening),
+            sent=dict(self.sent),
+            received=dict(self.received),
+            resent=self.retried,
+            dropped=dict(self.dropped),
+        )
 
     def silence(self, code: int) -> str:
         """Why TCP makes no connection."""
@@ -179,35 +222,62 @@ class IwService(ConnectionService):
             self._reports = deque(entry for entry in self._reports if entry[0] is not one)
 
     def settle(self) -> None:
-        """Report; what memory is too short for stays for the next call."""
+        """Do what is to be done, and report; what memory is too short for stays for the next call."""
+        if self._is_settling:  # whoever is told of something has done something
+            return
+        self._is_settling = True
+        try:
+            self._do()
+            self._tell()
+        finally:
+            self._is_settling = False
+
+    def _tell(self) -> None:
         while self._reports:
-            entry = one, call, values = self._reports.popleft()
+            entry = one, call, values = self._reports[0]
+            if entry is not self._reported:
+                try:
+                    call(one, *values)
+                except MemoryError:
+                    raise
+                except Exception as error:
+                    self.agent.mistake(f"a report of {one!r}", error)
+                self._reported = entry
+            if self._reports and self._reports[0] is entry:  # unless the call has destroyed the id
+                self._reports.popleft()
+
+    def _do(self) -> None:
+        while self.todo:
+            one = next(iter(self.todo))
             try:
-                call(one, *values)
+                one.ready(self.todo[one])
             except MemoryError:
-                self._reports.appendleft(entry)
                 raise
-            except Exception as error:
-                self.agent.mistake(f"a report of {one!r}", error)
+            except Exception as error:  # it costs this connection, not all the ids of the device
+                self.agent.mistake(f"{one!r}", error)
+                if not isinstance(one, Listening):
+                    self.unwatch(one)
+            self.todo.pop(one, None)
 
     # ------------------------------------------------------------------ for the agent
 
     def watch(self, one: Watched, events: int) -> None:
         """Call one.ready() when its descriptor has events of epoll."""
         fd = one.fileno()
-        if self._watched.get(fd) is one:
+        self._watched[fd] = one
+        try:
             self._epoll.modify(fd, events)
-        else:
+        except FileNotFoundError:
             self._epoll.register(fd, events)
-            self._watched[fd] = one
 
     def unwatch(self, one: Watched) -> None:
         """Do not call it any more. A second call does nothing."""
         fd = one.fileno()
         if self._watched.get(fd) is one:
-            del self._watched[fd]
             if not self._epoll.closed:
-                self._epoll.unregister(fd)
+                with suppress(FileNotFoundError):  # memory was short just behind this
+                    self._epoll.unregister(fd)
+            del self._watched[fd]
 
     def descriptors(self) -> list[int]:
         """All sockets, and the device's reports, in one."""
@@ -219,34 +289,33 @@ class IwService(ConnectionService):
 
     def work(self) -> bool:
         """Handle what the device reports, what has come, and what is due."""
+        if self._end is not None:
+            self._take_ends()
         found = self._epoll.poll(0, _AT_ONCE)
         for fd, events in found:
             if fd == self._ends:
                 self._take_ends()
             elif (one := self._watched.get(fd)) is not None:
-                self._ready(one, events)
+                self.todo[one] = self.todo.get(one, 0) | events
+        self._do()
         self.timers.fire(monotonic_ns())
         return len(found) == _AT_ONCE
 
-    def _ready(self, one: Watched, events: int) -> None:
-        """A mistake of rnic costs this connection, not all the ids of the device."""
-        try:
-            one.ready(events)
-        except MemoryError:
-            raise
-        except Exception as error:
-            self.agent.mistake(f"{one!r}", error)
-            if not isinstance(one, Listening):
-                self.unwatch(one)
-
     def _take_ends(self) -> None:
-        while (event := self.agent.context.next_stream_event()) is not None:
+        while (event := self._end or self.agent.context.next_stream_event()) is not None:
+            self._end = event
             self.ended(event)
+            self._end = None
 
     def ended(self, event: StreamEvent) -> None:
         """A stream has ended."""
         if (conn := self.streams.get(event.qp_num)) is not None:
             conn.stream_ended(event)
+
+    def forget_stream(self, qp_num: int, conn: IwConnection) -> None:
+        """The end of a stream is known. A second call does nothing."""
+        if self.streams.get(qp_num) is conn:
+            del self.streams[qp_num]
 
     def close_descriptors(self) -> None:
         """Sockets, and what polls them; also in a forked child, whose descriptors are copies."""

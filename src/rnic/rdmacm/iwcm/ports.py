@@ -33,6 +33,10 @@ class Bound:
                 return sock
         return None
 
+    def has(self, ip: IP) -> bool:
+        """Whether there is a socket at an address."""
+        return any(sockets.where_is(sock.getsockname()).ip == ip for sock in self.sockets)
+
     def close(self) -> None:
         """Give the port back; a second call does nothing."""
         self._service.forget(self)
@@ -53,13 +57,11 @@ class Ports:
 
         Raises VerbsError: EADDRINUSE if any process has the port at one of them.
         """
-        reuse = bool(one.options.get(Option.REUSEADDR))
         found: list[socket.socket] = []
         with ExitStack() as undo:
             for ip in self._ips_of(one, local):
-                where = Inet(ip, port, self.scope_of(ip))
                 try:
-                    found.append(undo.enter_context(sockets.claimed(where, "bind_addr", reuse=reuse)))
+                    found.append(undo.enter_context(self.bound(one, ip, port)))
                 except VerbsError as error:
                     if error.errno != EADDRNOTAVAIL or not local.ip.is_unspecified:
                         raise
@@ -69,15 +71,22 @@ class Ports:
             raise VerbsError(EADDRNOTAVAIL, text, "bind_addr")
         return found
 
+    def bound(self, one: CmId, ip: IP, port: int) -> socket.socket:
+        """A socket for an id at one address."""
+        reuse = bool(one.options.get(Option.REUSEADDR))
+        return sockets.claimed(Inet(ip, port, self.scope_of(ip)), "bind_addr", reuse=reuse)
+
     def _ips_of(self, one: CmId, local: Inet) -> list[IP]:
-        """The addresses to which an id is bound. One at any address of IPv6 is so at those of IPv4, too."""
+        """The addresses to which an id is bound."""
         if not local.ip.is_unspecified:
             return [local.ip]
-        families = {local.ip.version}
-        if local.ip.version == 6 and not one.options.get(Option.AFONLY):
-            families.add(4)
-        own = [ip for index, ip in routes.addresses() if index == self._ifindex and ip.version in families]
-        return list(dict.fromkeys(own))  # an interface may have one several times, with other prefixes
+        # An interface may have one several times, with other prefixes.
+        own = dict.fromkeys(ip for index, ip in routes.addresses() if index == self._ifindex)
+        return [ip for ip in own if is_among(ip, one, local)]
+
+    def is_for(self, one: CmId, ip: IP) -> bool:
+        """Whether an id is bound to any address, and this is one."""
+        return one.local.ip.is_unspecified and is_among(ip, one, one.local)
 
     def scope_of(self, ip: IP) -> int:
         """The scope id of an address of the interface, or of a peer there."""
@@ -107,3 +116,8 @@ class Ports:
         for sock in self._taken.values():
             sock.close()
         self._taken.clear()
+
+
+def is_among(ip: IP, one: CmId, local: Inet) -> bool:
+    """Whether an id at any address is at this one. At any address of IPv6 it is at those of IPv4, too."""
+    return ip.version == local.ip.version or (ip.version == 4 and not one.options.get(Option.AFONLY))

@@ -31,10 +31,8 @@ _BACKLOG = 4096  # connections that the kernel has made and nobody has accepted 
 _TOS, _TCLASS = (socket.IPPROTO_IP, socket.IP_TOS), (socket.IPPROTO_IPV6, socket.IPV6_TCLASS)
 _ABORT = struct.pack("ii", 1, 0)  # SO_LINGER: a reset instead of a farewell
 _USER_TIMEOUT = 20.0  # seconds: how long the peer may not acknowledge
-_IDLE, _BETWEEN = (
-    20,
-    5,
-)  # seconds until an idle peer is asked whether it lives, and between two such questions
+_IDLE = 20  # seconds until an idle peer is asked whether it lives,
+_BETWEEN = 5  # and between two such questions
 
 
 def _family(ip: IP) -> socket.AddressFamily:
@@ -111,7 +109,11 @@ def listen(sock: socket.socket, verb: str) -> None:
 
 
 def connect(sock: socket.socket, peer: Inet) -> int:
-    """Begin to connect: 0, or an errno. The socket is writable when the outcome() is there."""
+    """Begin to connect: 0, or an errno. The socket is writable when the outcome() is there.
+
+    SO_REUSEADDR is for whoever binds the port when this connection is in TIME_WAIT.
+    """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     code = sock.connect_ex(peer.sockaddr)
     return 0 if code in _NOT_NOW else code
 
@@ -121,16 +123,14 @@ def outcome(sock: socket.socket) -> int:
     return sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
 
-def accept(listener: socket.socket) -> socket.socket | None:
-    """The next connection; None: there is none. Raises OSError with an errno of SCARCE."""
+def accept(listener: socket.socket) -> tuple[socket.socket, SockAddr] | None:
+    """The next connection, and its peer; None: there is none. Raises OSError with an errno of SCARCE."""
     try:
-        sock, _ = listener.accept()
+        return listener.accept()
     except OSError as error:
         if error.errno in SCARCE:
             raise
         return None  # it has gone already, as accept(2) says
-    sock.setblocking(False)
-    return sock
 
 
 def read(sock: socket.socket, most: int) -> bytes | None:

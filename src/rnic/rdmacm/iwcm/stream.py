@@ -50,7 +50,10 @@ def to_rtr(qp: QP | AwayQP) -> None:
 
 
 def to_rts(qp: QP | AwayQP, sock: socket.socket, agreed: Agreed, *, speaks_first: bool) -> None:
-    """Hand the socket over: from now on it is the queue pair's, which sends and receives."""
+    """Hand the socket over: from now on it is the queue pair's, which sends and receives.
+
+    If memory was short, the next call does the rest.
+    """
     to_rtr(qp)
     attr = StreamAttr(
         initiator=speaks_first,
@@ -60,9 +63,20 @@ def to_rts(qp: QP | AwayQP, sock: socket.socket, agreed: Agreed, *, speaks_first
         markers_out=agreed.markers_out,
         rfc7306=agreed.rfc7306,
     )
-    qp.attach_stream(sock, attr)
+    if sock.fileno() >= 0:
+        qp.attach_stream(sock, attr)
     ird, ord_ = agreed.depths.ird, agreed.depths.ord
-    qp.modify(QPAttr(qp_state=QPState.RTS, max_dest_rd_atomic=ird, max_rd_atomic=ord_))
+    if qp.state in _BEFORE:
+        qp.modify(QPAttr(qp_state=QPState.RTS, max_dest_rd_atomic=ird, max_rd_atomic=ord_))
+
+
+def is_broken(sock: socket.socket) -> bool:
+    """Whether a socket was connected, and is not any more."""
+    try:
+        sock.getpeername()
+    except OSError:
+        return True
+    return False
 
 
 def status_of(event: StreamEvent) -> int:
