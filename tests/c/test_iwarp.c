@@ -583,6 +583,24 @@ static void the_responder_waits_for_the_first_message(void) {
     stream_close(&s);
 }
 
+/* Programs whose server speaks first run over siw, which does not wait. */
+static void a_responder_does_not_wait_for_ever(void) {
+    stream_open(&s);
+    stream_run(&s);
+    CHECK_EQ(s.b.qp->engine->deadline(s.b.qp), NEVER);
+    post_recv(&s.a, 11, 0, 8);
+    post_send(&s.b, 2, 0, 8);
+    stream_run(&s);
+    CHECK_EQ(s.ba.written, 0);
+    CHECK_EQ(s.b.qp->engine->deadline(s.b.qp), s.f.now + 100000000);
+    stream_later(&s);
+    stream_run(&s);
+    WANT(s.b.send_cq, 2, SUCCESS);
+    WANT(s.a.recv_cq, 11, SUCCESS);
+    CHECK_EQ(s.b.qp->engine->deadline(s.b.qp), NEVER);
+    stream_close(&s);
+}
+
 static void a_connection_of_equals(void) {
     static const uint8_t kinds[] = {RNIC_STREAM_RTR_SEND, RNIC_STREAM_RTR_WRITE, RNIC_STREAM_RTR_READ};
     for (size_t i = 0; i < sizeof kinds; i++) {
@@ -724,6 +742,7 @@ int main(void) {
     RUN(markers_stand_at_every_512th_place);
     RUN(rts_needs_a_connection);
     RUN(the_responder_waits_for_the_first_message);
+    RUN(a_responder_does_not_wait_for_ever);
     RUN(a_connection_of_equals);
     RUN(the_ready_message_goes_again_until_something_is_heard);
     RUN(the_ready_message_goes_once_if_it_is_heard_of);

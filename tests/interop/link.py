@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tshark_check import Report
     from tshark_iwarp import Report as StreamReport
 
+    from ucma.under import Program
+
 VERBS_PORT = 7471
 OURS = {"rxe": "roce", "siw": "iwarp"}  # the guest's kind of device, and rnic's
 BY_READ = 0x40  # as siw's rtr_type: the RTR message is a READ
@@ -121,6 +123,13 @@ class Link:
         """Return when something on this machine listens on the port."""
         subprocess.run(["sh", "-c", _listens(port)], check=True, timeout=20)
 
+    def program_listens(self, process: Program, port: int) -> None:
+        """Return when an id of a program of rnic's has bound the port: of iWARP's, when it listens."""
+        if self.kind == "siw":
+            self.host_listens(port)
+        else:
+            process.listens(port)
+
     def close(self) -> None:
         try:
             if self._context is not None:
@@ -143,7 +152,7 @@ class Wire:
         self._link, self._capture = link, Capture(link.guest.netdev, path, what)
 
     def check_iwarp(self, allow: Sequence[str] = ()) -> StreamReport:
-        """End the capture; what both ends sent over iWARP, tshark must read as rnic.capture does."""
+        """End the capture; of what both ends sent on iWARP, tshark must read what rnic.capture does."""
         from tshark_iwarp import check_iwarp
 
         from rnic.capture import read_pcap

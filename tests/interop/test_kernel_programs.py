@@ -3,15 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
-from cm_programs import listens_there
-from lab.guest import Job
+from c_programs import connected, good, in_guest
 from link import Link, Wire, path_mtus
 
-from rnic.wire import PortSpace
-from ucma.under import Program, call, need, needs_libraries
+from ucma.under import Program, need, needs_libraries
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("wire"), needs_libraries]
 
@@ -42,18 +38,6 @@ BY_CM = {
         "ib_write_lat -R -F -u 18 -n 50 -p PORT SERVER",
     ),
 }
-
-
-def in_guest(link: Link, words: str) -> Job:
-    """The program there."""
-    return link.guest.spawn(f"stdbuf -oL {words} 2>&1")
-
-
-def good(job: Job) -> str:
-    """What a program there has said that ends well."""
-    status, said = job.wait(60)
-    assert status == 0, said
-    return said
 
 
 def run_both(link: Link, role: str, here: list[str], there: str, port: int) -> None:
@@ -98,37 +82,9 @@ def test_programs_of_verbs(link: Link, family: str, role: str, verb: str, path_m
                 raise
 
 
-def by_cm(link: Link, family: str, role: str, name: str, judge: Callable[[Job], object]) -> tuple[str, str]:
-    """What the program here and the one there have said."""
-    server, client = BY_CM[name]
-    need(server.split()[0], "perftest" if name.startswith("ib_") else "rdmacm-utils")
-    port = link.port()
-    address = (link.host_ip if role == "server" else link.guest_ip)[family]
-    server, client = (text.replace("PORT", str(port)).replace("SERVER", address) for text in (server, client))
-    if role == "server":
-        with Program(*server.split()) as process:
-            process.listens(port, PortSpace.TCP)
-            job = in_guest(link, client)
-            judge(job)
-            return process.good(), job.out
-    job = in_guest(link, server)
-    listens_there(link, port)
-    said = call(*client.split())
-    judge(job)
-    return said, job.out
-
-
 @pytest.mark.combinations(4, family=FAMILIES, role=ROLES, name=list(BY_CM))
 def test_programs_of_connections(link: Link, family: str, role: str, name: str) -> None:
-    if family == "ipv6" and name.startswith("ib_"):
-        pytest.skip("this version of perftest makes connections over IPv4 alone")
-    rping_ends = name == "rping"  # whose exit status after a good run may be 255: what it says counts
-    here, there = by_cm(link, family, role, name, (lambda job: job.wait(60)) if rping_ends else good)
-    if rping_ends:
-        assert here.count("ping data: rdma-ping-") == there.count("ping data: rdma-ping-") == 20, (
-            here,
-            there,
-        )
+    connected(link, family, role, *BY_CM[name])
 
 
 def test_tshark_reads_what_rnic_sent(wire: Wire) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example programs of RDMA-CM on iWARP against the originals over the kernel's siw, in both roles."""
+"""The example programs of RDMA-CM on iWARP against the originals over siw, each in both roles."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def test_ucmatose(link: Link, family: str, role: str, load: str, siw: str) -> No
     10, family=FAMILIES, role=ROLES, size=[23, 64, 1400, 4096, 65535], own_qp=["", "-q"], siw=list(SIW)
 )
 def test_rping(link: Link, family: str, role: str, size: int, own_qp: str, siw: str) -> None:
-    """The original's client knows no -q over iWARP: it confirms what is confirmed already, and fails."""
+    """Of -q over iWARP the original is not capable: its client confirms what is established already."""
     link.set_siw(SIW[siw])
     ping(link, family, role, 50, f"-S {size}", own_qp)
 
 
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.combinations(1, role=ROLES)
 def test_a_thousand_pings(link: Link, role: str) -> None:
     link.set_siw()
     ping(link, "ipv4", role, 1000, "-S 64")

@@ -162,6 +162,8 @@ struct sender {
     bool rtr_waits;      /* and its answer is expected; */
     uint32_t rtrs;       /* it has gone so many times, */
     uint64_t rtr_at;     /* and goes again then, if nothing has been heard; 0: never */
+    uint64_t speak_at;   /* a responder speaks then, if nothing has been heard; 0: it has nothing to say */
+    bool spoke_first;    /* which was so */
     bool blamed;         /* an element that ends with its own status when the others are flushed: */
     uint32_t blame;
 };

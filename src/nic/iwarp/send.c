@@ -275,8 +275,11 @@ static bool may_begin(struct qp *qp) {
     return !waits(wqe) || !waiting || waiting < qp->attr.max_rd_atomic;
 }
 
-/* A responder waits for the first FPDU of the initiator (RFC 5044, 7.1). */
-static bool may_speak(const struct iwarp *iw) { return iw->agreed.initiator || iw->in.heard; }
+/* A responder waits for the first FPDU of the initiator (RFC 5044, 7.1): for ever, says the RFC.  Linux's siw does not wait at all,
+ * but loses what comes at once with its reply.  Programs whose server speaks first run over siw, and are to run here. */
+#define LULL_NS 100000000ull
+
+static bool may_speak(const struct iwarp *iw) { return iw->agreed.initiator || iw->in.heard || iw->snd.spoke_first; }
 
 static enum turn_kind choose(struct qp *qp) {
     struct iwarp *iw = iwarp_of(qp);
@@ -328,20 +331,6 @@ static bool may_send(const struct qp *qp) {
 #define RTR_MOST 4u
 #define RTR_AGAIN_NS 50000000ull /* doubled each time */
 
-uint64_t send_deadline(const struct qp *qp) {
-    const struct iwarp *iw = iwarp_of(qp);
-    bool waits = iw->snd.rtr_at && !iw->in.heard && !iw->in.ended && may_send(qp);
-    return waits ? iw->snd.rtr_at : NEVER;
-}
-
-void send_timer(struct qp *qp, uint64_t now) {
-    struct sender *snd = &iwarp_of(qp)->snd;
-    if (now < send_deadline(qp))
-        return;
-    snd->rtr_at = 0;
-    snd->rtr_due = true;
-}
-
 /* RFC 6581, 9.2: the first message is the initiator's, and of no bytes. */
 static enum result send_ready_message(struct qp *qp, uint64_t now) {
     struct iwarp *iw = iwarp_of(qp);
@@ -370,6 +359,32 @@ static enum result send_ready_message(struct qp *qp, uint64_t now) {
     return SENT;
 }
 
+/* ---------------------------------------------------------------- a peer that is silent */
+
+/* Of an initiator, and of a responder. */
+uint64_t send_deadline(const struct qp *qp) {
+    const struct iwarp *iw = iwarp_of(qp);
+    uint64_t at = iw->snd.rtr_at | iw->snd.speak_at;
+    return at && !iw->in.heard && !iw->in.ended && may_send(qp) ? at : NEVER;
+}
+
+void send_timer(struct qp *qp, uint64_t now) {
+    struct sender *snd = &iwarp_of(qp)->snd;
+    if (now < send_deadline(qp))
+        return;
+    snd->rtr_due = snd->rtr_at;
+    snd->spoke_first = snd->speak_at;
+    snd->rtr_at = snd->speak_at = 0;
+}
+
+static bool has_work(struct qp *qp) { return iwarp_of(qp)->srv.count || may_begin(qp); }
+
+static void wait_for_the_peer(struct qp *qp, uint64_t now) {
+    struct iwarp *iw = iwarp_of(qp);
+    if (!iw->agreed.rtr && !may_speak(iw) && !iw->snd.speak_at && has_work(qp))
+        iw->snd.speak_at = now + LULL_NS;
+}
+
 /* ---------------------------------------------------------------- turns */
 
 static enum result next(struct qp *qp, uint64_t now) {
@@ -390,10 +405,11 @@ enum result send_fill(struct qp *qp, uint64_t now) {
     enum result result = SENT;
     while ((result == SENT || result == FAILED) && may_send(qp))
         result = next(qp, now);
+    wait_for_the_peer(qp, now);
     return result;
 }
 
 bool send_owes(struct qp *qp) {
     const struct iwarp *iw = iwarp_of(qp);
-    return iw->snd.rtr_due || iw->snd.turn != TURN_NOBODY || (may_speak(iw) && (iw->srv.count || may_begin(qp)));
+    return iw->snd.rtr_due || iw->snd.turn != TURN_NOBODY || (may_speak(iw) && has_work(qp));
 }

@@ -2,7 +2,7 @@
 """The guest's kernel and initial file system: made once, kept in ~/.cache/rnic-interop ($RNIC_INTEROP_CACHE).
 
 The kernel is Debian's own package, unpacked and never installed.  The initial file system holds only busybox
-and the modules that every guest needs; everything else the guest reads from this machine's root, siw, too.
+and the modules that every guest needs; all else the guest reads from this machine's root, siw (siw.py), too.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""siw, the kernel's iWARP device, which Debian leaves out: built from the source of its own kernel.
+"""siw, the kernel's iWARP device, which Debian's kernel leaves out: built for that kernel of Debian's source.
 
 What siw has decided once for all, a test may decide each time: its constants become module parameters.
 """

@@ -171,9 +171,6 @@ class Arrival:
     def lost(self, line: Line, error: int) -> None:
         """which did not reach the peer."""
 
-    def spoken(self, line: Line) -> None:
-        """Nobody listens for that yet."""
-
 
 def _wishes(event: mpa.Event) -> ConnParam:
     """What the peer asks for. A request of revision 1 says no depths: the most are what it will do with."""

@@ -36,12 +36,6 @@ if TYPE_CHECKING:
 
 _log = Log("rnic.rdmacm")
 
-_LULL_NS = 100 * 10**6
-"""How long a responder that is no equal waits for the initiator's first message before it sends itself.
-
-RFC 5044, 7.1, has it wait for ever. siw does not wait at all, but loses a message that comes at once with its
-reply. Programs whose server sends first work over siw, and are to work with its initiators here.
-"""
 _REFUSED = (ECONNREFUSED, ECONNRESET, EPIPE)
 _ACCESS = AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_READ | AccessFlags.REMOTE_ATOMIC
 
@@ -169,24 +163,10 @@ class IwConnection:
         line.push()
 
     def flushed(self, line: Line) -> None:
-        """The reply has left: equals are ready, others wait a while for the initiator's first message."""
-        if self.phase is not Phase.ACCEPTED or line is not self._line:
-            return
-        assert self._agreed is not None
-        if self._agreed.peer_to_peer:
+        """The reply has left."""
+        if self.phase is Phase.ACCEPTED and line is self._line:
+            assert self._agreed is not None
             self._rise(line, self._agreed)
-            return
-        self._set_timer(monotonic_ns() + _LULL_NS, self._rise_anyway)
-        line.is_listening = True
-
-    def spoken(self, line: Line) -> None:
-        """The initiator's first message is there."""
-        assert self._agreed is not None
-        self._rise(line, self._agreed)
-
-    def _rise_anyway(self, _now: int) -> None:
-        if self.phase is Phase.ACCEPTED and self._line is not None and self._agreed is not None:
-            self._rise(self._line, self._agreed, speaks_first=True)
 
     def lost(self, line: Line, error: int) -> None:
         """The reply cannot be written: the peer has gone."""
@@ -207,7 +187,7 @@ class IwConnection:
     # ------------------------------------------------------------------ either end
 
     def _rise(
-        self, line: Line, agreed: mpa.Agreed, private_data: bytes = b"", *, speaks_first: bool = False
+        self, line: Line, agreed: mpa.Agreed, private_data: bytes = b"", *, is_initiator: bool = False
     ) -> None:
         """The stream becomes the queue pair's."""
         if line is not self._line:
@@ -217,7 +197,7 @@ class IwConnection:
         qp = self._qp
         assert qp is not None
         try:
-            stream.to_rts(qp, line.sock, agreed, speaks_first=speaks_first)
+            stream.to_rts(qp, line.sock, agreed, is_initiator=is_initiator)
         except VerbsError as error:
             if stream.is_broken(line.sock):  # a peer that has gone is no fault of the queue pair's
                 self._broke(ECONNRESET)
@@ -242,7 +222,7 @@ class IwConnection:
             case mpa.EventType.REPLY:
                 assert event.agreed is not None
                 assert event.frame is not None
-                self._rise(line, event.agreed, event.frame.private_data, speaks_first=True)
+                self._rise(line, event.agreed, event.frame.private_data, is_initiator=True)
                 self.service.received["REPLY"] += 1
             case mpa.EventType.OLD_PEER:
                 self._again(line)

@@ -31,9 +31,6 @@ class Owner(Protocol):
     def flushed(self, line: Line) -> None:
         """All that was to be written has left."""
 
-    def spoken(self, line: Line) -> None:
-        """The peer has sent something behind the start-up, or has closed."""
-
     def lost(self, line: Line, error: int) -> None:
         """What was to be written cannot be."""
 
@@ -47,8 +44,6 @@ class Line:
     def __init__(self, service: IwService, sock: socket.socket, startup: mpa.Startup, owner: Owner) -> None:
         self._service, self.sock, self.startup, self.owner = service, sock, startup, owner
         self.is_connecting = False
-        self.is_listening = False
-        """The start-up is over, and the first byte behind it is waited for."""
         self._outcome: int | None = None  # of connecting, when it is known
         self._out = b""
         self._is_full = False  # of bytes whose departure is to be told
@@ -71,7 +66,7 @@ class Line:
         wants = EPOLLRDHUP
         if self.is_connecting or self._out:
             wants |= EPOLLOUT
-        if self.startup.wanted or self.is_listening:
+        if self.startup.wanted:
             wants |= EPOLLIN
         if wants != self._watched:
             self._service.watch(self, wants)
@@ -101,9 +96,6 @@ class Line:
             if self._outcome is not None:
                 self.owner.connected(self, self._outcome)
                 self.is_connecting = False
-        elif self.is_listening:
-            if events & (EPOLLIN | _ENDS):
-                self.owner.spoken(self)
         else:
             self._read(events)
         self.push()

@@ -80,9 +80,9 @@ class Ports:
         """The addresses to which an id is bound."""
         if not local.ip.is_unspecified:
             return [local.ip]
-        own = [ip for index, ip in routes.addresses() if index == self._ifindex]
-        chosen = [ip for ip in own if is_among(ip, one, local)]
-        return list(dict.fromkeys(chosen))  # an interface may have one several times, with other prefixes
+        # An interface may have one several times, with other prefixes.
+        own = dict.fromkeys(ip for index, ip in routes.addresses() if index == self._ifindex)
+        return [ip for ip in own if is_among(ip, one, local)]
 
     def is_for(self, one: CmId, ip: IP) -> bool:
         """Whether an id is bound to any address, and this is one."""

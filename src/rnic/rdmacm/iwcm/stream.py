@@ -49,14 +49,14 @@ def to_rtr(qp: QP | AwayQP) -> None:
         qp.modify(QPAttr(qp_state=QPState.RTR))
 
 
-def to_rts(qp: QP | AwayQP, sock: socket.socket, agreed: Agreed, *, speaks_first: bool) -> None:
+def to_rts(qp: QP | AwayQP, sock: socket.socket, agreed: Agreed, *, is_initiator: bool) -> None:
     """Hand the socket over: from now on it is the queue pair's, which sends and receives.
 
     If memory was short, the next call does the rest.
     """
     to_rtr(qp)
     attr = StreamAttr(
-        initiator=speaks_first,
+        initiator=is_initiator,
         crc=agreed.crc,
         rtr=StreamRTR(agreed.rtr),
         markers_in=agreed.markers_in,
