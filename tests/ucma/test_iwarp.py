@@ -247,4 +247,5 @@ def test_who_is_killed_is_missed(victim: str) -> None:
                 killed.process.send_signal(signal.SIGKILL)
                 killed.wait()
                 other.wait()
-                assert "DISCONNECT EVENT" in other.text
+                # A READ under way ends first, at times, and with it the program.
+                assert "DISCONNECT EVENT" in other.text or "cq completion failed status 12" in other.text
