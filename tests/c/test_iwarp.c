@@ -422,8 +422,11 @@ static void the_longest_message(void) {
     stream_close(&s);
 }
 
-static void completion_counters(void) {
-    static struct comp_cntr counter[2][COMP_CNTR_OPS];
+static struct comp_cntr counter[2][COMP_CNTR_OPS];
+#define DONE(e, op) counter[e][__builtin_ctz(RNIC_COMP_CNTR_OP_##op)].done
+#define FAILED(e, op) counter[e][__builtin_ctz(RNIC_COMP_CNTR_OP_##op)].failed
+
+static void open_counted(void) {
     static struct comp_cntrs counters[2];
     memset(counter, 0, sizeof counter);
     stream_open(&s);
@@ -435,16 +438,27 @@ static void completion_counters(void) {
     }
     s.a.qp->cntrs = &counters[0];
     s.b.qp->cntrs = &counters[1];
+}
+
+static void close_counted(void) {
+    s.a.qp->cntrs = s.b.qp->cntrs = NULL;
+    stream_close(&s);
+}
+
+/* Of an operation whose key is unknown to b. */
+static void fail_counted(int opcode) {
+    post(&s.a, (struct rnic_send_wr){.wr_id = 4, .opcode = opcode, .wr.rdma = {1, 1}, SGL(SGE(&s.a, 0, 8))});
+    stream_run(&s);
+}
+
+static void completion_counters(void) {
+    open_counted();
     post_recv(&s.b, 11, 0, 100000);
     post_send(&s.a, 1, 0, 70000);
     post_write(&s.a, 2, 0, 0, 80000);
     post_read(&s.a, 3, 0, 0, 90000);
     stream_run(&s);
-    post(&s.a, (struct rnic_send_wr){
-                   .wr_id = 4, .opcode = RNIC_WR_RDMA_READ, .wr.rdma = {1, 1}, SGL(SGE(&s.a, 0, 8))}); /* no such key */
-    stream_run(&s);
-#define DONE(e, op) counter[e][__builtin_ctz(RNIC_COMP_CNTR_OP_##op)].done
-#define FAILED(e, op) counter[e][__builtin_ctz(RNIC_COMP_CNTR_OP_##op)].failed
+    fail_counted(RNIC_WR_RDMA_READ);
     CHECK_EQ(DONE(0, SEND), 70000);
     CHECK_EQ(DONE(0, RDMA_WRITE), 80000);
     CHECK_EQ(DONE(0, RDMA_READ), 90000);
@@ -453,7 +467,35 @@ static void completion_counters(void) {
     CHECK_EQ(DONE(1, REMOTE_RDMA_WRITE), 80000);
     CHECK_EQ(DONE(1, REMOTE_RDMA_READ), 90000);
     CHECK_EQ(FAILED(1, REMOTE_RDMA_READ), 1);
-    s.a.qp->cntrs = s.b.qp->cntrs = NULL;
+    CHECK_EQ(FAILED(1, REMOTE_RDMA_WRITE), 0);
+    close_counted();
+    open_counted();
+    fail_counted(RNIC_WR_RDMA_WRITE);
+    CHECK_EQ(DONE(0, RDMA_WRITE), 8); /* it has been sent */
+    CHECK_EQ(DONE(1, REMOTE_RDMA_WRITE), 0);
+    CHECK_EQ(FAILED(1, REMOTE_RDMA_WRITE), 1);
+    CHECK_EQ(FAILED(1, REMOTE_RDMA_READ), 0);
+    close_counted();
+}
+
+static void counters(void) {
+    stream_open(&s, .segment = 1000);
+    post_recv(&s.b, 11, 0, 3000);
+    post_send(&s.a, 1, 0, 2500);    /* in 3 frames */
+    post_write(&s.a, 2, 0, 0, 0);   /* 1 */
+    post_read(&s.a, 3, 0, 0, 2000); /* 1, and 3 of the answer */
+    stream_run(&s);
+    CHECK_EQ(COUNTER(&s.a, tx_packets), 5);
+    CHECK_EQ(COUNTER(&s.b, rx_packets), 5);
+    CHECK_EQ(COUNTER(&s.b, tx_packets), 3);
+    CHECK_EQ(COUNTER(&s.a, rx_packets), 3);
+    CHECK_EQ(COUNTER(&s.a, tx_bytes), s.ab.written);
+    CHECK_EQ(COUNTER(&s.b, rx_bytes), s.ab.written);
+    CHECK_EQ(COUNTER(&s.b, tx_bytes), s.ba.written);
+    CHECK_EQ(COUNTER(&s.a, rx_bytes), s.ba.written);
+    CHECK_EQ(COUNTER(&s.a, requests_sent), 5);
+    CHECK_EQ(COUNTER(&s.b, requests_executed), 5);
+    CHECK_EQ(COUNTER(&s.b, responses_sent), 3);
     stream_close(&s);
 }
 
@@ -736,6 +778,7 @@ int main(void) {
     RUN(regions_without_addresses);
     RUN(the_longest_message);
     RUN(completion_counters);
+    RUN(counters);
     RUN(no_faster_than_its_rate);
     RUN(frames_are_as_long_as_the_link_says);
     RUN(writes_end_with_a_piece);

@@ -336,6 +336,15 @@ static void more_reads_than_there_is_room_for(void) {
     give();
     want_terminate(&s.b, DDP, 2, 2, 46, REQ);
     stream_close(&s);
+    stream_open(&s, .dest_rd_atomic = NONE); /* in the middle of a SEND, which is not to blame */
+    post_recv(&s.b, 90, 0, 16);
+    segment_untagged(&g, RDMAP_SEND, false, 1, 0, "x", 1);
+    give();
+    segment_read(&g, 1, 77, 0, 0, 0, 0);
+    give();
+    want_terminate(&s.b, DDP, 2, 2, 46, REQ);
+    WANT_ERR(s.b.recv_cq, 90, WR_FLUSH_ERR, FLUSHED);
+    stream_close(&s);
 }
 
 static void try_atomic(const char *what, int opcode, uint64_t at, uint64_t mask, uint64_t compare_mask, int type,
