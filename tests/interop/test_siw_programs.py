@@ -22,7 +22,6 @@ SIZES = [23, 64, 4096, 65535]
 PROGRAMS = {
     "ucmatose": ("ucmatose -b SERVER -p PORT -c 10 -C 20", "ucmatose -s SERVER -p PORT -c 10 -C 20"),
     "rdma_server": ("rdma_server -s SERVER -p PORT", "rdma_client -s SERVER -p PORT"),
-    "rstream": ("rstream -b SERVER -p PORT -C 20 -S 65536", "rstream -s SERVER -p PORT -C 20 -S 65536"),
 }
 PERFTEST = [f"ib_{verb}_{figure}" for figure in ("bw", "lat") for verb in ("send", "write", "read")]
 
@@ -33,7 +32,7 @@ def test_rping(link: Link, family: str, role: str, size: int, siw: str) -> None:
     connected(link, family, role, f"rping -s -S {size} {RPING}", f"rping -c -S {size} {RPING}")
 
 
-@pytest.mark.combinations(3, family=FAMILIES, role=ROLES, name=list(PROGRAMS), siw=list(SIW))
+@pytest.mark.combinations(2, family=FAMILIES, role=ROLES, name=list(PROGRAMS), siw=list(SIW))
 def test_others(link: Link, family: str, role: str, name: str, siw: str) -> None:
     link.set_siw(SIW[siw])
     connected(link, family, role, *PROGRAMS[name])

@@ -110,9 +110,9 @@ class Program:
         self._said.close()
 
 
-def call(*words: object, under: bool = True, within: Path | None = None) -> str:
+def call(*words: object, under: bool = True, within: Path | None = None, again: bool = True) -> str:
     """What a client says that succeeds. It calls again if its server has bound the port, and does not listen
-    yet.
+    yet; again=False: it calls once.
     """
     limit = time.monotonic() + SECONDS
     while True:
@@ -120,6 +120,7 @@ def call(*words: object, under: bool = True, within: Path | None = None) -> str:
             status, text = client.wait(), client.text
         if not status:
             return text
+        assert again, text
         assert re.search(REFUSED, text), text
         assert time.monotonic() < limit, text
         time.sleep(PAUSE)
