@@ -46,7 +46,7 @@ def end(**more: object) -> bytes:
 
 
 def linked(**more: object) -> bytes:
-    return said("linked", **{"addr": 4096, "rkey": 1, "device": "roce_lo", **more})
+    return said("linked", **{"addr": 4096, "rkey": 1, "device": "roce_lo", "receives": 0, **more})
 
 
 RUN = hello() + end() + linked()
