@@ -66,6 +66,7 @@ class Lane:
         endpoint.to_init(self.qp, link.port.port_num, REMOTE_ALL & ~rnic.AccessFlags.LOCAL_WRITE)
         self.local = link.port.address(self.qp)
         self.patience = endpoint.Patience(QUIET, link.gone)
+        self.parting = False  # the last message is on its way
 
     def spin(self, doing: str) -> list[rnic.WC]:
         """Good completions, at least one, by polling."""
@@ -84,12 +85,16 @@ class Lane:
             self.cq.req_notify()
             found = self.cq.poll(BENCH_DEPTH)
             if found:
-                return [endpoint.check(wc) for wc in found]
+                return [endpoint.check(wc) for wc in found if not self._is_farewell(wc)]
             try:
                 self.channel.get_cq_event(timeout=SLICE)
                 self.cq.ack_events(1)
             except TimeoutError:
                 patience.look(time.monotonic() - began, doing)
+
+    def _is_farewell(self, wc: rnic.WC) -> bool:
+        """Whether it is a receive that the other end leaves unused: who has heard the last message closes."""
+        return self.parting and wc.status is rnic.WCStatus.WR_FLUSH_ERR and not wc.wr_id & SEND_WRID
 
 
 class Control(Lane):
@@ -128,7 +133,7 @@ class Control(Lane):
                 sg_list=[rnic.SGE(self.mr, offset=start, length=len(data))],
             )
         )
-        self.sending = True
+        self.sending, self.parting = True, kind == "bye"
         while self.sending:
             self.progress(f"sending {kind!r}")
 
