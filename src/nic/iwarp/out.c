@@ -246,7 +246,7 @@ static void break_off(struct qp *qp, int vendor_err) {
 bool out_drain(struct qp *qp) {
     struct iovec pieces[SGE_MAX + 2];
     struct writer *out = &iwarp_of(qp)->out;
-    int ve;
+    int ve = 0;
     if (out_is_clear(out))
         return !out->broken;
     int n = pieces_of(qp, pieces, &ve);
