@@ -16,9 +16,10 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))  # for every import mode 
 from ends import End, Path, connect
 from lab import cache
 from lab.host import NOT_RUN, missing
-from link import Link, Wire
+from link import SIW, Link, Wire
 from program import LENGTH, MakePair, Pair
 from sampling import combinations, soak
+from siw_ends import CmEnd, JoinPair, join
 
 import namespaces
 
@@ -26,6 +27,7 @@ HERE = pathlib.Path(__file__).parent
 MTUS = (1500, 9000)  # of the network device; a guest is booted for each
 FAMILIES = ("ipv4", "ipv6")
 GUEST_LOST = "the guest was lost"
+OTHER = {"rnic": "kernel", "kernel": "rnic"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -166,6 +168,29 @@ def wire(link: Link, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]
 def over_iwarp(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs of rnic's take its iWARP device where an address is also a RoCE device's."""
     monkeypatch.setenv("RNIC_TRANSPORT", "iwarp")
+
+
+@pytest.fixture
+def join_pair(link: Link, monkeypatch: pytest.MonkeyPatch) -> Iterator[JoinPair]:
+    """join_pair(asks, connects, siw, crc) gives (requester, responder) on iWARP.
+
+    asks, connects: which end does, "rnic" or "kernel". siw: how the kernel's asks for connections.
+    crc: whether rnic's wants CRCs.
+    """
+    made: list[CmEnd] = []
+
+    def make(asks: str, connects: str, siw: str = "revision 2", crc: str = "on") -> tuple[CmEnd, CmEnd]:
+        link.set_siw(SIW[siw])
+        monkeypatch.setenv("RNIC_MPA_CRC", crc)
+        ends = {"rnic": link.iwarp_end(length=LENGTH), "kernel": link.siw_end(length=LENGTH)}
+        made.extend(ends.values())
+        addresses = {"rnic": link.host_ip["ipv4"], "kernel": link.guest_ip["ipv4"]}
+        join(ends[connects], ends[OTHER[connects]], addresses[OTHER[connects]])
+        return ends[asks], ends[OTHER[asks]]
+
+    yield make
+    for end in made:
+        end.close()
 
 
 @pytest.fixture(params=["rnic_asks", "kernel_asks"])

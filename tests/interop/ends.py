@@ -72,6 +72,7 @@ class Path:
 class End(Protocol):
     address: Address
     rd_atomic: int  # READs and atomics that may be outstanding
+    in_order: bool  # it completes work requests as they were posted
 
     def connect(self, remote: Address, path: Path) -> None: ...
     def store(self, offset: int, data: bytes) -> None: ...
@@ -92,6 +93,8 @@ def connect(a: End, b: End, path: Path) -> None:
 class KernelEnd:
     """An end in the guest; server is where guest_verbs.py listens, ip the guest's address for RoCE."""
 
+    in_order = True
+
     def __init__(
         self,
         server: tuple[str, int],
@@ -103,12 +106,15 @@ class KernelEnd:
         rd_atomic: int = 16,
     ) -> None:
         self.rd_atomic = rd_atomic
-        self._socket = socket.create_connection(server, timeout=60)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._file = self._socket.makefile("rwb")
+        self._begin(server)
         gid = gid_of(ip)
         made = self._call("open", gid=gid, length=length, access=list(access), rd_atomic=rd_atomic)
         self.address = Address(made["qp_num"], psn, gid, made["addr"], made["rkey"])
+
+    def _begin(self, server: tuple[str, int]) -> None:
+        self._socket = socket.create_connection(server, timeout=60)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._file = self._socket.makefile("rwb")
 
     def connect(self, remote: Address, path: Path) -> None:
         peer = {"qp_num": remote.qp_num, "gid": remote.gid, "rq_psn": remote.psn}

@@ -45,8 +45,10 @@ def invalidates(wc: Any) -> bool:
 
 
 class End:
+    device, inline = DEVICE, 256
+
     def __init__(self) -> None:
-        self.context = Context(name=DEVICE)
+        self.context = Context(name=self.device)
         self.pd = PD(self.context)
         self.cq = CQ(self.context, 2048)
         self.windows: list[MW] = []
@@ -55,9 +57,13 @@ class End:
         """Make the region and the QP, which is then in INIT."""
         self.access, self.rd_atomic = flags("IBV_ACCESS_", access), rd_atomic
         self.gid_index = self._gid_index(gid)
+        return self.make(length)
+
+    def make(self, length: int) -> dict[str, int]:
         self.mr = MR(self.pd, length, self.access)
         self.mr.write(bytes(length), length)
-        cap = QPCap(max_send_wr=256, max_recv_wr=256, max_send_sge=4, max_recv_sge=4, max_inline_data=256)
+        most = {"max_send_wr": 256, "max_recv_wr": 256, "max_send_sge": 4, "max_recv_sge": 4}
+        cap = QPCap(**most, max_inline_data=self.inline)
         init = QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=0)
         self.qp = QP(self.pd, init, self._attr())
         return {"qp_num": self.qp.qp_num, "addr": self.mr.buf, "rkey": self.mr.rkey}
@@ -133,7 +139,7 @@ class End:
         for index in range(16):
             if str(self.context.query_gid(PORT_NUM, index)) == str(GID(gid)):
                 return index
-        raise LookupError(f"{DEVICE} has no GID {gid}")
+        raise LookupError(f"{self.device} has no GID {gid}")
 
     def _sges(self, sg: list[list[int]]) -> list[SGE]:
         return [SGE(self.mr.buf + offset, length, self.mr.lkey) for offset, length in sg]

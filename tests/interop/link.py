@@ -15,6 +15,7 @@ from lab.guest import Guest, Job
 from lab.net import Capture
 
 if TYPE_CHECKING:
+    from siw_ends import CmEnd
     from tshark_check import Report
     from tshark_iwarp import Report as StreamReport
 
@@ -72,6 +73,22 @@ class Link:
         from rnic_end import RnicEnd
 
         return RnicEnd(self.context, self.host_ip[family], **options)
+
+    def siw_end(self, **options: Any) -> CmEnd:
+        """A queue pair of the guest's siw; see SiwEnd for the options."""
+        from siw_ends import PORT, SiwEnd
+
+        if self._verbs is None:
+            script = Path(__file__).with_name("guest_siw.py").resolve()
+            self._verbs = self.guest.spawn(f"python3 -u '{script}' {PORT}")
+            self._verbs.expect("ready")
+        return SiwEnd((self.guest.ip, PORT), **options)
+
+    def iwarp_end(self, **options: Any) -> CmEnd:
+        """A queue pair of rnic's iWARP device in this process."""
+        from siw_ends import RnicSiwEnd
+
+        return RnicSiwEnd(self.device, **options)
 
     @property
     def context(self) -> Any:

@@ -12,9 +12,28 @@ from ends import Completion, End, Send
 
 MiB = 1 << 20
 LENGTH = 4 * MiB  # of an end's region
+KINDS = ("RDMA_WRITE", "RDMA_READ", "SEND", "ATOMIC_FETCH_AND_ADD", "ATOMIC_CMP_AND_SWP")
 
 Pair = tuple[End, End]
 MakePair = Callable[..., Pair]
+
+SOURCE, TARGET = 64, 2 * MiB  # where the tests put what is sent, and what arrives
+GUARD = 64  # bytes before and after TARGET that must stay as they were
+
+
+def noise(length: int, seed: int) -> bytes:
+    return random.Random(seed).randbytes(length)
+
+
+def guarded(end: End, length: int) -> bytes:
+    """What lies at TARGET, after checking that nothing around it was touched."""
+    raw = end.load(TARGET - GUARD, length + 2 * GUARD)
+    assert raw[:GUARD] == raw[GUARD + length :] == b"\xee" * GUARD, "bytes beside the target were written"
+    return raw[GUARD : GUARD + length]
+
+
+def prepare_target(end: End, length: int) -> None:
+    end.store(TARGET - GUARD, b"\xee" * (length + 2 * GUARD))
 
 
 def rdma(opcode: str, responder: End, offset: int, sg: list[tuple[int, int]], **more: Any) -> Send:
@@ -47,14 +66,17 @@ class Program:
     fenced: WRITEs carry the fence flag, and READs read what they wrote.  Without it an earlier READ may bring
     the later WRITE's bytes (IBA 10.8.3.3), so READs read what nobody writes.  The kernel's fence is not for
     links that lose packets: what waits behind it may wait for ever.
+    siw: without atomics, and without READs of no bytes, which siw answers with some if they wait for others.
     """
 
     SLOT = 16_384  # the longest message
     COUNTER, SOURCE, CONSTANT, WINDOW = 256, 1024, MiB // 2, MiB  # offsets
     RECEIVED, BROUGHT = 2 * MiB, 3 * MiB  # offsets of slots
 
-    def __init__(self, requester: End, responder: End, *, n: int, seed: int, fenced: bool) -> None:
-        self.requester, self.responder, self.fenced = requester, responder, fenced
+    def __init__(
+        self, requester: End, responder: End, *, n: int, seed: int, fenced: bool, siw: bool = False
+    ) -> None:
+        self.requester, self.responder, self.fenced, self.siw = requester, responder, fenced, siw
         rng = random.Random(seed)
         self.data = rng.randbytes(self.SLOT)
         self.window = bytearray(self.SLOT)
@@ -68,7 +90,7 @@ class Program:
         self.wrs = [self._wr(i, rng) for i in range(n)]
 
     def _wr(self, i: int, rng: random.Random) -> Send:
-        kind = rng.choice(["RDMA_WRITE", "RDMA_READ", "SEND", "ATOMIC_FETCH_AND_ADD", "ATOMIC_CMP_AND_SWP"])
+        kind = rng.choice(KINDS[:3] if self.siw else KINDS)
         start = rng.randrange(self.SLOT // 2)
         size = rng.choice([0, 1, 7, 8, 200, 1024, 4097, rng.randrange(self.SLOT // 2)])
         mine = self.BROUGHT + i * self.SLOT // 2
@@ -79,6 +101,7 @@ class Program:
                 kind, self.responder, self.WINDOW + start, [(self.SOURCE, size)], wr_id=i, send_flags=flags
             )
         if kind == "RDMA_READ":
+            size = max(size, 1) if self.siw else size
             area, content = (self.WINDOW, self.window) if self.fenced else (self.CONSTANT, self.data)
             self.brought.append((mine, bytes(content[start : start + size])))
             return rdma(kind, self.responder, area + start, [(mine, size)], wr_id=i)
@@ -98,6 +121,8 @@ class Program:
 
     def check(self, sent: list[Completion], received: list[Completion]) -> None:
         order = [wc.wr_id for wc in sent]
+        if not self.requester.in_order:
+            order.sort()
         assert order == [wr.wr_id for wr in self.wrs], f"completed in the order {order}"
         lengths = [(wc.wr_id, wc.byte_len) for wc in received]
         assert lengths == [(i, len(data)) for i, _, data in self.received], f"received {lengths}"
@@ -110,11 +135,20 @@ class Program:
             assert self.responder.load(slot, len(data)) == data, f"SEND {wr_id} arrived wrong"
 
 
-def run_both(a: End, b: End, *, n: int, seed: int, fenced: bool = True, timeout: float = 20) -> None:
+def run_both(
+    a: End,
+    b: End,
+    *,
+    n: int,
+    seed: int,
+    fenced: bool = True,
+    timeout: float = 20,
+    siw: bool = False,
+) -> None:
     """Run a program of n <= 100 operations from each end at the same time, and check all that came of it."""
     programs = [
-        Program(a, b, n=n, seed=seed, fenced=fenced),
-        Program(b, a, n=n, seed=seed + 1000, fenced=fenced),
+        Program(a, b, n=n, seed=seed, fenced=fenced, siw=siw),
+        Program(b, a, n=n, seed=seed + 1000, fenced=fenced, siw=siw),
     ]
     for half in (slice(0, n // 2), slice(n // 2, n)):
         for program in programs:

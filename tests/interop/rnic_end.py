@@ -41,6 +41,8 @@ def gid_index(context: rnic.Context, ip: str) -> int:
 
 
 class RnicEnd:
+    in_order = True
+
     def __init__(
         self,
         context: rnic.Context,
@@ -53,6 +55,11 @@ class RnicEnd:
     ) -> None:
         self.rd_atomic = rd_atomic
         self._gid_index = gid_index(context, ip)
+        self._make(context, length, access)
+        self.address = Address(self.qp.qp_num, psn, gid_of(ip), self._mr.addr, self._mr.rkey)
+
+    def _make(self, context: rnic.Context, length: int, access: Iterable[str]) -> None:
+        """Memory, and a queue pair in INIT."""
         flags = _flags(access)
         self._pd = context.alloc_pd()
         self._cq = context.create_cq(2048)
@@ -68,7 +75,6 @@ class RnicEnd:
                 qp_state=QPState.INIT, pkey_index=0, port_num=1, qp_access_flags=flags & ~AccessFlags.MW_BIND
             )
         )
-        self.address = Address(self.qp.qp_num, psn, gid_of(ip), self._mr.addr, self._mr.rkey)
 
     def connect(self, remote: Address, path: Path) -> None:
         self.qp.modify(

@@ -3,39 +3,34 @@
 
 from __future__ import annotations
 
-import random
 import struct
 
 import pytest
 from ends import ALL_ACCESS, End, KernelEnd, Path, Send
 from link import Link, Wire
-from program import LENGTH, MakePair, MiB, Pair, complete, rdma, run_both, u64
+from program import (
+    LENGTH,
+    SOURCE,
+    TARGET,
+    MakePair,
+    MiB,
+    Pair,
+    complete,
+    guarded,
+    noise,
+    prepare_target,
+    rdma,
+    run_both,
+    u64,
+)
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("wire")]
-
-SOURCE, TARGET = 64, 2 * MiB  # where the tests put what is sent, and what arrives
-GUARD = 64  # bytes before and after TARGET that must stay as they were
-
-
-def noise(length: int, seed: int) -> bytes:
-    return random.Random(seed).randbytes(length)
 
 
 def lengths(path_mtu: int) -> list[int]:
     """Message lengths around every border that the protocol has."""
     m = path_mtu
     return [0, 1, 2, 3, 4, 5, m - 1, m, m + 1, 2 * m, 2 * m + 1, 3 * m + 5, 65537, MiB]
-
-
-def guarded(end: End, length: int) -> bytes:
-    """What lies at TARGET, after checking that nothing around it was touched."""
-    raw = end.load(TARGET - GUARD, length + 2 * GUARD)
-    assert raw[:GUARD] == raw[GUARD + length :] == b"\xee" * GUARD, "bytes beside the target were written"
-    return raw[GUARD : GUARD + length]
-
-
-def prepare_target(end: End, length: int) -> None:
-    end.store(TARGET - GUARD, b"\xee" * (length + 2 * GUARD))
 
 
 # ---------------------------------------------------------------- WRITE

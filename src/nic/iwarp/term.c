@@ -207,6 +207,17 @@ static bool is_turned_round(const uint8_t *control) {
     return control[2] & 7 || (!is_known(layer, type, code) && is_known(type, layer, code));
 }
 
+static bool is_request(const uint8_t *segment) { return !ddp_tagged(segment) && ddp_qn(segment) == QUEUE_REQUEST; }
+
+/* What an error is about.  siw answers READs in their order, and for one that it refuses it makes up a header, with the READ's
+ * length for its MSN: so that is the oldest one without an answer. */
+static bool find_named(struct qp *qp, const uint8_t *segment, bool made_up, uint32_t *element) {
+    if (!made_up || !send_awaited(qp))
+        return send_find(qp, segment, element);
+    *element = iwarp_of(qp)->snd.answer;
+    return true;
+}
+
 void term_received(struct qp *qp) {
     struct iwarp *iw = iwarp_of(qp);
     const uint8_t *control = iw->in.header + MPA_LENGTH_BYTES + DDP_UNTAGGED_BYTES;
@@ -220,8 +231,9 @@ void term_received(struct qp *qp) {
     uint32_t element;
     COUNT(qp, terminates_received);
     headers = headers && iw->in.payload >= MPA_LENGTH_BYTES + DDP_TAGGED_BYTES;
-    if (send_find(qp, headers ? segment : NULL, &element)) {
-        struct named named = name_of(&why, headers && !ddp_tagged(segment) && ddp_qn(segment) == QUEUE_REQUEST);
+    bool request = headers && is_request(segment), made_up = turned && request && why.layer == LAYER_RDMAP;
+    if (find_named(qp, headers ? segment : NULL, made_up, &element)) {
+        struct named named = name_of(&why, request);
         send_blame(qp, element, named.status, named.vendor_err);
     }
     iwarp_end(qp, &why, RNIC_EVENT_QP_FATAL);

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One connection of iWARP between rnic and siw: ends as those of ends.py, which ids of RDMA-CM connect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from inspect import signature
+from typing import Any, Protocol
+
+from cm_side import CmSide
+from ends import Address, End, KernelEnd
+from rnic_end import RnicEnd
+
+import rnic
+from rnic import rdmacm
+
+PORT = 7475
+ACCESS = ("LOCAL_WRITE", "REMOTE_WRITE", "REMOTE_READ")
+Told = dict[str, Any]
+
+
+class CmEnd(End, Protocol):
+    """An end with the calls of CmSide."""
+
+    def listen(self, ip: str) -> int: ...
+    def call(self, ip: str, port: int) -> None: ...
+    def ask(self, data: str = "", ird: int = 4, ord: int = 4) -> None: ...  # noqa: A002
+    def take(self) -> Told: ...
+    def accept(self, data: str = "", ird: int = 4, ord: int = 4) -> None: ...  # noqa: A002
+    def reject(self, data: str = "") -> None: ...
+    def disconnect(self) -> None: ...
+    def event(self, timeout: float = 60) -> Told: ...
+
+
+class SiwEnd(KernelEnd):
+    """In the guest, where guest_siw.py listens. siw completes a WRITE before an earlier READ."""
+
+    in_order = False
+
+    def __init__(self, server: tuple[str, int], *, length: int, access: Iterable[str] = ACCESS) -> None:
+        self._begin(server)
+        made = self._call("make_end", length=length, access=list(access))
+        self.address = Address(made["qp_num"], 0, "", made["addr"], made["rkey"])
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """The calls of CmSide."""
+        call = signature(getattr(CmSide, name))
+
+        def there(*arguments: Any, **named: Any) -> Any:
+            given = call.bind(None, *arguments, **named).arguments
+            del given["self"]
+            return self._call(name, **given)
+
+        return there
+
+    def pid(self) -> int:
+        """Of its process in the guest."""
+        return int(self._call("pid"))
+
+
+class RnicSiwEnd(CmSide, RnicEnd):
+    """Of rnic in this process. Its queue pair is made when its device is known."""
+
+    def __init__(self, device: str, *, length: int, access: Iterable[str] = ACCESS) -> None:
+        CmSide.__init__(self, rdmacm, device=device)
+        self._wanted = length, access
+
+    def call(self, ip: str, port: int) -> None:
+        super().call(ip, port)
+        self._ready()
+
+    def take(self) -> Told:
+        told = super().take()
+        self._ready()
+        return told
+
+    def _ready(self) -> None:
+        context = self.id.verbs
+        assert isinstance(context, rnic.Context)
+        self._make(context, *self._wanted)
+        self.qp_num = self.qp.qp_num
+        self.address = Address(self.qp_num, 0, "", self._mr.addr, self._mr.rkey)
+
+    def close(self) -> None:
+        """An id lets go of its device: so the queue pair goes first."""
+        if self.qp_num:
+            RnicEnd.close(self)
+        self.close_ids()
+
+
+JoinPair = Callable[..., tuple[CmEnd, CmEnd]]
+
+
+def join(caller: CmEnd, listener: CmEnd, ip: str) -> None:
+    """Connect two ends; the listener's address is ip."""
+    port = listener.listen(ip)
+    caller.call(ip, port)
+    caller.ask()
+    assert listener.take()["event"] == "CONNECT_REQUEST"
+    listener.accept()
+    for end in (caller, listener):
+        told = end.event()
+        assert (told["event"], told["status"]) == ("ESTABLISHED", 0), told
