@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _EVENT = struct.Struct("=IBBBBi")
 """struct rnic_stream_event."""
+_ENDS = frozenset(StreamEnd)
 
 
 class AwayQP:
@@ -80,13 +81,15 @@ class AwayQP:
         self._service.ended(self._end)
 
     def _read(self) -> StreamEvent:
+        """What the device says. A program can write there, too: nonsense means no more than the end."""
         data = b""
         with contextlib.suppress(ConnectionError):
             data = self.sock.recv(_EVENT.size) if self.sock is not None else b""
-        if len(data) != _EVENT.size:
-            return StreamEvent(self.qp_num, StreamEnd.CLOSED, 0, 0, 0, 0)
-        _, end, *what = _EVENT.unpack(data)
-        return StreamEvent(self.qp_num, StreamEnd(end), *what)
+        if len(data) == _EVENT.size:
+            _, end, *what = _EVENT.unpack(data)
+            if end in _ENDS:
+                return StreamEvent(self.qp_num, StreamEnd(end), *what)
+        return StreamEvent(self.qp_num, StreamEnd.CLOSED, 0, 0, 0, 0)
 
     def _drop(self) -> None:
         if self.sock is not None:
