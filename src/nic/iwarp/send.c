@@ -164,7 +164,6 @@ static void proceed(struct qp *qp, struct send_wqe *wqe) {
     snd->next++;
     snd->offset = 0;
     snd->immediate = false;
-    snd->turn = TURN_NOBODY;
 }
 
 /* ---------------------------------------------------------------- its segments */

@@ -12,7 +12,6 @@
  * a division bit by bit. */
 #include "wire/icrc.h"
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
 
@@ -162,9 +161,6 @@ static const struct crc_impl vpclmul512_impl = {"vpclmul512", vpclmul512_update,
 
 /* ---- the choice ------------------------------------------------------------------------------------------------- */
 
-/* Set at the first call, or by crc32_use(); what it points at is constant, so no order is asked of the loads. */
-static _Atomic(const struct crc_impl *) chosen;
-
 /* The implementation of that name, or the fastest (NULL); NULL when this CPU has none such. */
 static const struct crc_impl *find(const char *name) {
 #if CRC_X86
@@ -176,25 +172,11 @@ static const struct crc_impl *find(const char *name) {
     return !name || !strcmp(name, table_impl.name) ? &table_impl : NULL;
 }
 
-static __attribute__((noinline, cold)) const struct crc_impl *choose(void) {
-    const struct crc_impl *expected = NULL, *best = find(NULL);
-    return atomic_compare_exchange_strong(&chosen, &expected, best) ? best : expected;
-}
-
-INLINE const struct crc_impl *current(void) {
-    const struct crc_impl *impl = atomic_load_explicit(&chosen, memory_order_relaxed);
-    return __builtin_expect(impl != NULL, 1) ? impl : choose();
-}
+#include "wire/crc_choice.h"
 
 const char *crc32_name(void) { return current()->name; }
 
-int crc32_use(const char *name) {
-    const struct crc_impl *impl = find(name);
-    if (!impl)
-        return -1;
-    atomic_store(&chosen, impl);
-    return 0;
-}
+int crc32_use(const char *name) { return use(name); }
 
 uint32_t crc32_update(uint32_t state, const void *data, size_t n) { return current()->update(state, data, n); }
 
