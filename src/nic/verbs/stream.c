@@ -46,9 +46,8 @@ int soft_confirm_stream(struct rnic_qp *pub, bool both, struct rnic_err *err) {
     if (rc)
         return rc;
     dev_lock(dev);
-    if (qp->state < RNIC_QPS_INIT || qp->state > RNIC_QPS_RTS)
-        rc = fail(err, -EINVAL, "the queue pair is in %s; SENDs can be confirmed in INIT, RTR and RTS",
-                  qp_state_name(qp->state));
+    if (qp->state == RNIC_QPS_RESET)
+        rc = fail(err, -EINVAL, "the queue pair is in RESET; SENDs can be confirmed from INIT on");
     else
         iwarp_confirm(qp, both);
     dev_unlock(dev);

@@ -360,9 +360,9 @@ class QP(nic.QP):
         Otherwise they complete when TCP has taken them. Behind them go READs of no bytes (RFC 5040, 5.5),
         whose answers tell. If `max_rd_atomic` is 0 there are none, and nothing changes. `both`: the peer
         does the same. Then this end closes the connection only when the peer has asked for its last message,
-        or after one second. In INIT, RTR or RTS; until RESET.
+        or after one second. From INIT on; RESET ends it.
 
-        Raises VerbsError: EINVAL in another state; EOPNOTSUPP if the device is not an iWARP device.
+        Raises VerbsError: EINVAL in RESET; EOPNOTSUPP if the device is not an iWARP device.
         """
         self.raw_confirm_stream(both)
 
