@@ -257,7 +257,7 @@ class IwService(ConnectionService):
                 raise
             except Exception as error:
                 self.agent.mistake(f"{one!r}", error)
-                if self._failed is not one:  # it was a signal's handler, perhaps, of the thread that has called
+                if self._failed is not one:  # perhaps it came from a signal's handler
                     self._failed = one
                     continue
                 if not isinstance(one, Listening):  # it costs this connection, not all the ids of the device

@@ -134,7 +134,7 @@ def accept(listener: socket.socket) -> tuple[socket.socket, SockAddr] | None:
 
 
 class Spare:
-    """A descriptor that is given up to take a connection when no other is left, and to refuse it (accept(2))."""
+    """A descriptor that is given up to take a connection when no other is left, and to refuse it."""
 
     def __init__(self) -> None:
         self._fd = -1
