@@ -60,7 +60,8 @@ def grade(script: Path, seconds: float, cases: Iterable[Case] = CASES) -> Iterat
     with tempfile.TemporaryDirectory(prefix="rnic-lab3-") as folder, _surroundings(script) as around:
         for case in cases:
             path = Path(folder) / "file"
-            path.write_bytes((b"\xff" + os.urandom(case.length))[: case.length])  # no text, no zero
+            data = b"\xff" + os.urandom(case.length).replace(b"\0", b"\1")  # no text, no zero
+            path.write_bytes(data[: case.length])
             yield _examine(script, path, case, seconds, around)
 
 
@@ -78,7 +79,8 @@ def _examine(script: Path, path: Path, case: Case, seconds: float, around: Surro
     who = f"student-{secrets.token_hex(4)}"
     judge = Judge(path.read_bytes(), who, secrets.token_bytes(32), case)
     arguments = [judge.host, str(path), "--id", who, "--port", str(judge.port)]
-    with Child(script, arguments, seconds, late=case.late, around=around) as child:
+    iwarp = judge.is_iwarp
+    with Child(script, arguments, seconds, late=case.late, is_iwarp=iwarp, around=around) as child:
         wrong = judge.examine(child)
         child.end(END_SECONDS)
         errors = child.errors()
