@@ -76,12 +76,14 @@ class Judge:
             try:
                 self._examine(child)
             except (Fault, OSError) as failure:
-                return self._how_it_ended(child, describe(failure))
+                return self._how_it_ended(child, failure)
         return None
 
-    def _how_it_ended(self, child: Child, text: str) -> str:
-        """Say it, if the sender ended without a disconnect: one was made for it."""
-        if child.has_abandoned:
+    def _how_it_ended(self, child: Child, failure: Fault | OSError) -> str:
+        """Say it, if the sender ended without a disconnect: one was made for it.  On iWARP each end looks so."""
+        text = describe(failure)
+        lost = isinstance(failure, Fault) and failure.code is Code.LOST
+        if lost if self.is_iwarp else child.has_abandoned:
             child.wait(END_SECONDS)
             if not child.running and child.how() not in text:
                 return f"{text}: it ended with {child.how()}"

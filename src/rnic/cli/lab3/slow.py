@@ -25,6 +25,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Protocol
 
 import rnic
@@ -124,8 +125,16 @@ class Slow:
         self._delay = Held(lambda: post(held))
         return True
 
+    def wait(self, get: Callable[[float | None], rnic.WC], timeout: float | None) -> rnic.WC:
+        """The program waits for a completion; one that is there already is not that of the work that is late."""
+        if isinstance(self._delay, Held):
+            with contextlib.suppress(TimeoutError):
+                return get(0)
+        self.mend()
+        return get(timeout)
+
     def mend(self) -> None:
-        """The program waits."""
+        """Nothing is late any more."""
         delay, self._delay = self._delay, None
         if delay is not None:
             delay.mend()
@@ -171,12 +180,10 @@ def slow_down(slow: Slow) -> None:
         return slow.post(self, chain, lambda some: post_send(self, some))
 
     def slow_get_send_comp(self: CmId, timeout: float | None = None) -> rnic.WC:
-        slow.mend()
-        return get_send_comp(self, timeout)
+        return slow.wait(partial(get_send_comp, self), timeout)
 
     def slow_get_recv_comp(self: CmId, timeout: float | None = None) -> rnic.WC:
-        slow.mend()
-        return get_recv_comp(self, timeout)
+        return slow.wait(partial(get_recv_comp, self), timeout)
 
     def slow_disconnect(self: CmId, private_data: bytes = b"") -> None:
         slow.hangs_up(self)

@@ -13,10 +13,11 @@ from rnic import StreamEnd, WCStatus
 
 _LAYER_RDMAP, _LAYER_DDP = 0, 1
 _PROTECTION = {(_LAYER_RDMAP, 1), (_LAYER_DDP, 1)}  # a key, an address or a right: layer and type
+_OWN_MEMORY = (_LAYER_RDMAP, 0, 0)  # of a receive, or of what the peer was sending
+_NO_RECEIVE = (_LAYER_DDP, 2, 2)
 _TURNED_DOWN = {
-    (_LAYER_DDP, 2, 2): WCStatus.RNR_RETRY_EXC_ERR,
+    _NO_RECEIVE: WCStatus.RNR_RETRY_EXC_ERR,
     (_LAYER_DDP, 2, 5): WCStatus.REM_INV_REQ_ERR,
-    (_LAYER_RDMAP, 0, 0): WCStatus.REM_OP_ERR,
 }
 
 
@@ -38,9 +39,11 @@ def words(end: rnic.StreamEvent, peer: str) -> str:
     """Why nothing more will come."""
     numbers = f"layer {end.layer}, type {end.type}, code {end.code}"
     match end.end:
+        case StreamEnd.TERMINATED if (end.layer, end.type, end.code) == _OWN_MEMORY:
+            return f"memory of work that the {peer} has posted is not registered any more"
         case StreamEnd.TERMINATED:
             return f"the {peer} ended the connection with a Terminate message ({numbers})"
-        case StreamEnd.REFUSED if (end.layer, end.type, end.code) == (_LAYER_DDP, 2, 2):
+        case StreamEnd.REFUSED if (end.layer, end.type, end.code) == _NO_RECEIVE:
             return f"the {peer} sent a message out of turn, which met no receive"
         case StreamEnd.REFUSED:
             return f"the {peer} sent what RDMA does not allow here ({numbers})"
