@@ -14,7 +14,8 @@ CASES = {case.name: case for case in cases.CASES}
 WHOLE = tuple(case.name for case in cases.CASES if case.refused is None)
 IN_TIME = tuple(name for name in WHOLE if not CASES[name].late)  # where a late receive is seen
 TWO = ("odd", "2.5 regions")
-NO_IMMEDIATE = "it ended with exit code 1" if IWARP else "has sent immediate data"  # iWARP has none with a SEND
+# post_send() refuses it, where the transport does not have it.
+NO_IMMEDIATE = "it ended with exit code 1" if IWARP else "has sent immediate data"
 
 WRITE_AND_DONE = """\
         for start in range(0, len(chunk), CHUNK_BYTES):

@@ -36,7 +36,7 @@ class Chunk:
         return bytes(self._memory) == self._right
 
     def is_under_marks(self) -> bool:
-        """As is_right(), but with DONE on top, which came last: where it is not, there is a byte of the file."""
+        """As is_right(), but with DONE on top, which came last: else there are bytes of the file."""
         came = bytearray(self._memory)
         on_top = all(came[at] != self._right[at] for at in self._marked)
         for at in self._marked:

@@ -23,8 +23,8 @@ from contextlib import ExitStack, suppress
 
 import rnic
 from rnic.cli import network
-from rnic.cli.lab3 import messages
 from rnic.cli.endpoint import is_iwarp
+from rnic.cli.lab3 import messages
 from rnic.cli.lab3.cases import Case, Step
 from rnic.cli.lab3.child import END_SECONDS, Child
 from rnic.cli.lab3.chunk import Chunk
@@ -80,7 +80,10 @@ class Judge:
         return None
 
     def _how_it_ended(self, child: Child, failure: Fault | OSError) -> str:
-        """Say it, if the sender ended without a disconnect: one was made for it.  On iWARP each end looks so."""
+        """Say it, if the sender ended without a disconnect: one was made for it.
+
+        On iWARP any end of a connection may be that of the process.
+        """
         text = describe(failure)
         lost = isinstance(failure, Fault) and failure.code is Code.LOST
         if lost if self.is_iwarp else child.has_abandoned:

@@ -126,7 +126,7 @@ class Slow:
         return True
 
     def wait(self, get: Callable[[float | None], rnic.WC], timeout: float | None) -> rnic.WC:
-        """The program waits for a completion; one that is there already is not that of the work that is late."""
+        """The program waits for a completion; one that is there already is not that of late work."""
         if isinstance(self._delay, Held):
             with contextlib.suppress(TimeoutError):
                 return get(0)
