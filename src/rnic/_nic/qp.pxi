@@ -180,6 +180,13 @@ cdef class QP(Poster):
         err.text[0] = 0
         check(self.ctx.stream.attach(self.p, &attr, &err), "attach_stream", &err)
 
+    def raw_confirm_stream(self, bint both):
+        """SENDs and WRITEs complete when the peer has them; the peer's, too."""
+        cdef rnic_err err
+        self.need_verb("confirm_stream", self.ctx.stream is not NULL)
+        err.text[0] = 0
+        check(self.ctx.stream.confirm(self.p, both, &err), "confirm_stream", &err)
+
     def raw_attach_mcast(self, bytes raw_gid, uint16_t lid):
         """ibv_attach_mcast."""
         cdef rnic_gid gid = gid_of(raw_gid)

@@ -62,6 +62,8 @@ class Core(Ending, Sharing, Messaging):
         if peer is None:
             self.protocol = Raw(self.config, self.memory.receives, posted)
         else:
+            if self._has_streams:
+                self.qp.confirm_stream(both=True)
             # What goes at once: the peer gives half of its receives back before more goes.
             pieces = max(1, min(self.memory.bounces, peer.receives) // 2)
             longest = self.protocol.longest_of(pieces)
@@ -124,7 +126,8 @@ class Core(Ending, Sharing, Messaging):
         due = self.protocol.deadline()
         close_by = self._closing[0] if self._closing is not None and not self.ended else None
         times = (due, close_by, self._again_at, self._flushed_by, None if self.finished else self._left_by)
-        return min((at for at in times if at is not None), default=None)
+        linger_by = self._linger_by if self._lingers else None
+        return min((at for at in (*times, linger_by) if at is not None), default=None)
 
     def _timer(self, now: float) -> None:
         due = self.protocol.deadline()
@@ -321,6 +324,7 @@ class Core(Ending, Sharing, Messaging):
             return
         self._note_error()
         self._disconnect()
+        self._linger(now)
         self._last_completions()
         if is_flushed(self.qp) or not self._posted_ops:
             self._fail_ops()
@@ -328,6 +332,13 @@ class Core(Ending, Sharing, Messaging):
             self._flushed_by = None
         else:  # a READ may still be carried out, into a buffer that would be the user's again
             self._flushed_by = now + LOOK_AGAIN
+
+    def _linger(self, now: float) -> None:
+        """iWARP: keep the stream until the peer has closed it, too, as it may still ask for our last word."""
+        if self.protocol.state is State.CLOSED and self._has_streams and not self.raw:
+            if self._linger_by is None:
+                self._linger_by = now + GRACE
+            self._lingers = now < self._linger_by and not is_flushed(self.qp)
 
     def _last_completions(self) -> None:
         """Poll once more: operations that ended before the connection did have outcomes of their own."""
