@@ -16,7 +16,8 @@ WORKERS ?= $(shell $(BIN)/python tests/namespaces.py echo --dist loadfile --no-l
 LOCAL     := $(addprefix tests/,conn transport)
 LOCAL_ALL := $(LOCAL) $(addprefix tests/,lifetime rdmacm cli lab3)
 # And over iWARP: a sample, and all of it.
-IWARP     := $(patsubst %,tests/transport/test_%.py,gil memory_kinds messages pair shared_receives windows)
+IWARP     := $(patsubst %,tests/transport/test_%.py,gil memory_kinds messages pair shared_receives windows) \
+             tests/lab3/test_mutants.py
 IWARP_ALL := $(addprefix tests/,transport rdmacm lab3)
 
 # What a build depends on; C files twice: `make ctest` compiles them itself.

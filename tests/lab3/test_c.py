@@ -78,6 +78,7 @@ def test_solution_passes_with_every_file(rnic: Start, tmp_path: Path) -> None:
     result = rnic("lab3", "grade", sender(tmp_path / "sender", "-Wextra")).wait()
     assert (result.status, result.err) == (0, ""), result.out
     assert result.out.endswith("9 of 9 runs passed\n")
+    assert ("not judged over iWARP" in result.out) is IWARP
 
 
 def test_skeleton_is_the_solution_with_gaps() -> None:
