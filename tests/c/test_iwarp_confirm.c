@@ -112,6 +112,25 @@ static void among_reads_and_atomics(void) {
     stream_close(&s);
 }
 
+/* An atomic behind a question does not wait for its answer, so that no WRITE overtakes it. */
+static void a_question_holds_nothing_up(void) {
+    open_confirmed(.rd_atomic = 4, .rfc7306 = true);
+    *(uint64_t *)s.a.mem = 7;
+    s.ab.held = true;
+    post_write(&s.a, 1, 8, 128, 8);
+    stream_run(&s);
+    post_add(&s.a, 2, 16, 64, 1);
+    post_write(&s.a, 3, 0, 64, 8);
+    stream_run(&s);
+    s.ab.held = false;
+    stream_run(&s);
+    for (uint64_t i = 1; i <= 3; i++)
+        WANT(s.a.send_cq, i, SUCCESS);
+    CHECK_EQ(*(uint64_t *)(s.a.mem + 16), 0);
+    CHECK_EQ(*(uint64_t *)(s.b.mem + 64), 7);
+    stream_close(&s);
+}
+
 /* A READ makes the connection ready, whose answer stands ahead of the others. */
 static void behind_the_read_that_makes_a_connection_ready(void) {
     stream_open(&s, .rtr = RNIC_STREAM_RTR_READ);
@@ -342,6 +361,7 @@ int main(void) {
     RUN(one_question_speaks_for_all_before_it);
     RUN(a_read_behind_it_is_question_enough);
     RUN(among_reads_and_atomics);
+    RUN(a_question_holds_nothing_up);
     RUN(behind_the_read_that_makes_a_connection_ready);
     RUN(who_does_not_listen_is_not_told);
     RUN(without_reads_as_before);

@@ -93,8 +93,11 @@ class Parts:
         self._released_seen = 0
         self._again_at: float | None = None  # when to look again at memory that a stopped process holds
         self._flushed_by: float | None = None  # and at the queue pair
-        self._linger_by: float | None = None  # iWARP: when the peer's end of the stream is not waited for longer
+        self._linger_by: float | None = (
+            None  # iWARP: when the peer's end of the stream is not waited for longer
+        )
         self._lingers = False
+        self._reason_by: float | None = None  # and that the connection manager says why it has ended
         self._end_steps: deque[Callable[[], object]] | None = None  # what release() has to do yet
 
     def _create_qp(self, sends: int) -> QP:
