@@ -70,8 +70,8 @@ EQUIVALENT: dict[tuple[str, str], str] = {
 }
 
 OVER_IWARP: dict[tuple[str, str], str] = {
-    ("ask", "posts two receives"): "id, with empty",  # memory that is gone is told when the next step has begun
+    ("ask", "posts two receives"): "id, with empty",  # memory that is gone is told late
     ("write", "twice, with one wait"): "done, with 1 byte",  # likewise
-    ("transfer", "a chunk has one byte less than the region"): "done, with 1 region",  # DONE is on the last byte
+    ("transfer", "a chunk has one byte less than the region"): "done, with 1 region",  # DONE lies there
 }
 """Changes that fail at another step there."""
