@@ -26,7 +26,7 @@ from rnic.cli import network
 from rnic.cli.endpoint import is_iwarp
 from rnic.cli.lab3 import messages
 from rnic.cli.lab3.cases import Case, Step
-from rnic.cli.lab3.child import END_SECONDS, Child
+from rnic.cli.lab3.child import Child
 from rnic.cli.lab3.chunk import Chunk
 from rnic.cli.lab3.faults import Code, Fault
 from rnic.cli.lab3.line import SLICE, Line, answer
@@ -35,7 +35,7 @@ from rnic.cli.lab3.protocol import Action, Receiver, ReceiverState, Send, Store,
 from rnic.cli.lab3.receiver import describe
 from rnic.rdmacm import CmId, EventChannel, EventType, create_id
 
-SETTLE = 1.0  # seconds in which a WRITE that was overtaken, or a disconnect, still comes
+SETTLE = 1.0  # seconds in which a WRITE that was overtaken, a disconnect, or the end of a process still comes
 TELLING_ROOM = 1 << 64  # more than any file: a wrong length is told as such, not as a disk that is full
 ERROR = Error(padded("the grader looks at what you do when you are refused", TEXT_BYTES))
 NOT_TAKEN = {rnic.WCStatus.REM_INV_REQ_ERR, rnic.WCStatus.REM_OP_ERR}  # a receive that is no good
@@ -87,7 +87,7 @@ class Judge:
         text = describe(failure)
         lost = isinstance(failure, Fault) and failure.code is Code.LOST
         if lost if self.is_iwarp else child.has_abandoned:
-            child.wait(END_SECONDS)
+            child.wait(SETTLE)
             if not child.running and child.how() not in text:
                 return f"{text}: it ended with {child.how()}"
         return text

@@ -260,7 +260,11 @@ class Line:
     def _message(self, wc: rnic.WC) -> bytes | Fault:
         if wc.wc_flags & rnic.WCFlags.WITH_IMM:
             return Fault(Code.PROTOCOL, f"the {self.peer} has sent immediate data, which no message here has")
-        return bytes(self._into.buf[: wc.byte_len])
+        data = bytearray(self._into.buf)
+        for at, mark in enumerate(self._marks, MARKS_AT):
+            assert mark.mr is not None
+            data[at] = mark.mr.buf[mark.addr - mark.mr.addr]
+        return bytes(data[: wc.byte_len])
 
     def _on_failure(self, wc: rnic.WC) -> None:
         if wc.status is rnic.WCStatus.WR_FLUSH_ERR:
