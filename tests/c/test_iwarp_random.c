@@ -237,8 +237,8 @@ static void end_in_order(void) {
     if (one_in(2))
         CHECK_EQ(stream_move(first->peer, RNIC_QPS_SQD, NULL), 0);
     stream_run(&s);
-    for (int i = 0; i < 2 && s.a.qp->state + s.b.qp->state != 2 * RNIC_QPS_ERR;
-         i++) { /* nobody asks for a silent one */
+    /* Nobody asks for a silent one. */
+    for (int i = 0; i < 2 && s.a.qp->state + s.b.qp->state != 2 * RNIC_QPS_ERR; i++) {
         stream_later(&s);
         stream_run(&s);
     }

@@ -280,6 +280,7 @@ class IwConnection:
     def stream_ended(self, event: StreamEvent) -> None:
         """The device reports the end of the stream."""
         _log.info("%r: the connection has ended: %s", self.one, stream.words(event))
+        self.one.stream_end = event
         self._ended(stream.status_of(event))
 
     def _ended(self, status: int) -> None:
