@@ -185,6 +185,7 @@ struct rnic_stream_attr {
     bool markers_in;  /* the peer sends markers, */
     bool markers_out; /* or insists on them */
     bool rfc7306;     /* the peer has atomics and immediate data */
+    bool heard; /* of a responder: something of the initiator's first message has come, so this end may send at once */
 };
 
 struct rnic_stream_event {

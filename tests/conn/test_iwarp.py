@@ -83,6 +83,16 @@ def test_both_may_close_at_once(messages: int) -> None:
             assert [end._core.error for end in ends] == [None, None]
 
 
+def test_a_connection_that_is_dropped_says_why() -> None:
+    """The reason goes out though nobody waits for that."""
+    for _ in range(30):
+        with pair() as (a, b):
+            a._drop("on purpose")
+            with pytest.raises(AbortedError, match="on purpose"):
+                b.recv(WAIT)
+            b.abort()
+
+
 def test_a_write_that_has_returned_is_there() -> None:
     with pair() as (a, b):
         memory = bytearray(1 << 16)

@@ -224,6 +224,11 @@ static bool next(struct qp *qp, uint64_t now) {
     return result == NO_ROOM;
 }
 
+/* It has closed in order, and what was posted before may go yet. */
+static bool settle(struct qp *qp) {
+    return qp->state == RNIC_QPS_SQD && iwarp_of(qp)->connected && out_is_clear(&iwarp_of(qp)->out) && send_owes(qp);
+}
+
 static bool owes(struct qp *qp, uint64_t now) {
     const struct iwarp *iw = iwarp_of(qp);
     (void)now;
@@ -277,7 +282,7 @@ const struct engine_ops iwarp_ops = {
     .timer = timer,
     .deadline = deadline,
     .held = engine_never,
-    .settle = engine_never_settles,
+    .settle = settle,
     .flush = flush,
     .stats = stats,
 };
