@@ -86,7 +86,7 @@ def held() -> Held:
 
 
 def held_again(before: Held | None) -> Held:
-    """What is held when it is no more than before. Sockets of iWARP wait for a moment until the peer closes."""
+    """What is held when it is no more than before: sockets of iWARP wait a moment until the peer closes."""
     if before is not None:
         with suppress(AssertionError):
             until(lambda: descriptors() <= before.descriptors, "the sockets are closed")
