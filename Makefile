@@ -16,8 +16,9 @@ WORKERS ?= $(shell $(BIN)/python tests/namespaces.py echo --dist loadfile --no-l
 LOCAL     := $(addprefix tests/,conn transport)
 LOCAL_ALL := $(LOCAL) $(addprefix tests/,lifetime rdmacm cli lab3)
 # And over iWARP: a sample, and all of it.
-IWARP     := $(patsubst %,tests/transport/test_%.py,gil memory_kinds messages pair shared_receives windows)
-IWARP_ALL := $(addprefix tests/,transport rdmacm)
+IWARP     := $(patsubst %,tests/transport/test_%.py,gil memory_kinds messages pair shared_receives windows) \
+             $(patsubst %,tests/conn/test_%.py,deaths ends messages raw) tests/lab3/test_mutants.py
+IWARP_ALL := $(addprefix tests/,conn lab3 rdmacm transport)
 
 # What a build depends on; C files twice: `make ctest` compiles them itself.
 SOURCES := $(shell find src -type f ! -name '*.py[co]' 2>/dev/null) $(wildcard meson.build meson.options)

@@ -185,6 +185,7 @@ struct rnic_stream_attr {
     bool markers_in;  /* the peer sends markers, */
     bool markers_out; /* or insists on them */
     bool rfc7306;     /* the peer has atomics and immediate data */
+    bool heard; /* of a responder: something of the initiator's first message has come, so this end may send at once */
 };
 
 struct rnic_stream_event {
@@ -200,6 +201,10 @@ struct rnic_ext_stream {
     int (*fd)(struct rnic_context *ctx); /* readable while there is an event; the device's, or -EOPNOTSUPP */
     /* The oldest event: once for each stream that ends while its queue pair exists and is connected. -EAGAIN: none */
     int (*next_event)(struct rnic_context *ctx, struct rnic_stream_event *event, struct rnic_err *err);
+    /* From INIT on, until RESET: from now on signaled SENDs and WRITEs complete when the peer has them, as those of other transports do,
+     * by READs of no bytes behind them (RFC 5040, 5.5); not while max_rd_atomic is 0.  both: the peer does so, too.  Then this end
+     * closes the stream only when the peer has asked for its last message, or after a second. */
+    int (*confirm)(struct rnic_qp *qp, bool both, struct rnic_err *err);
 };
 
 /* ---------------------------------------------------------------- questions */

@@ -282,6 +282,33 @@ static void atomics_change_a_word(void) {
     stream_close(&s);
 }
 
+/* Also one that comes together with it; unless it waits for a READ, which a WRITE may overtake. */
+static void a_write_does_not_overtake_an_atomic(void) {
+    for (int reads = 0; reads < 2; reads++) {
+        uint64_t *word, *was;
+        check_note("%s", reads ? "behind a READ" : "alone");
+        stream_open(&s, .rfc7306 = true);
+        word = (uint64_t *)(void *)(s.b.mem + 64);
+        was = (uint64_t *)(void *)s.a.mem;
+        *word = 40;
+        was[3] = 7;
+        if (reads)
+            post_read(&s.a, 0, 32, 128, 8);
+        post_add(&s.a, 1, 0, 64, 2);
+        post_add(&s.a, 2, 8, 64, 2);
+        post_write(&s.a, 3, 24, 64, 8);
+        stream_run(&s);
+        if (reads)
+            WANT(s.a.send_cq, 0, SUCCESS);
+        for (uint64_t i = 1; i <= 3; i++)
+            WANT(s.a.send_cq, i, SUCCESS);
+        CHECK_EQ(was[0], reads ? 7 : 40);
+        CHECK_EQ(was[1], reads ? 9 : 42);
+        CHECK_EQ(*word, reads ? 11 : 7);
+        stream_close(&s);
+    }
+}
+
 /* What the peer has not agreed upon is refused where it is posted. */
 static void what_cannot_be_posted(void) {
     static const int never[] = {RNIC_WR_SEND_WITH_IMM, RNIC_WR_TSO, RNIC_WR_ATOMIC_WRITE, RNIC_WR_FLUSH};
@@ -812,6 +839,7 @@ int main(void) {
     RUN(solicited_events);
     RUN(inline_bytes_are_free_at_once);
     RUN(atomics_change_a_word);
+    RUN(a_write_does_not_overtake_an_atomic);
     RUN(what_cannot_be_posted);
     RUN(a_shared_receive_queue);
     RUN(memory_windows);

@@ -82,6 +82,10 @@ static void open_streams(void) {
                                       .sge = 4};
     options.dest_rd_atomic = options.rd_atomic + below(3);
     stream_open_options(&s, &options);
+    if (one_in(2)) {
+        iwarp_confirm(s.a.qp, true);
+        iwarp_confirm(s.b.qp, true);
+    }
     for (int i = 0; i < 2; i++) {
         sides[i] = (struct side){.end = i ? &s.b : &s.a, .model = sides[i].model};
         fill(sides[i].end->mem, BYTES, rng_next(&rng));
@@ -233,6 +237,11 @@ static void end_in_order(void) {
     if (one_in(2))
         CHECK_EQ(stream_move(first->peer, RNIC_QPS_SQD, NULL), 0);
     stream_run(&s);
+    /* Nobody asks for a silent one. */
+    for (int i = 0; i < 2 && s.a.qp->state + s.b.qp->state != 2 * RNIC_QPS_ERR; i++) {
+        stream_later(&s);
+        stream_run(&s);
+    }
     CHECK(s.a.qp->state == RNIC_QPS_ERR && s.b.qp->state == RNIC_QPS_ERR);
     CHECK_EQ(ending_of(&s, first)->event.end, RNIC_STREAM_CLOSED);
     WANT_NO_EVENT(&s.a);

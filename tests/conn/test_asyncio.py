@@ -23,7 +23,7 @@ from conn.peers import HOST, SMALL, descriptors, quiet
 from rnic import VerbsError
 from rnic.aio.pump import Pump
 from rnic.conn.core import Core
-from rnic.endpoint import Config, LostError, RefusedError
+from rnic.endpoint import Config, LostError, Protocol, RefusedError, Role
 from rnic.rdmacm import CmId
 from rnic.rdmacm.registry import registry
 
@@ -336,14 +336,21 @@ def test_connections_that_cannot_be_begun_let_other_tasks_run(monkeypatch: pytes
     run(main())
 
 
-def raises_once(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, cores: list[Core]) -> None:
-    """The next call of a method raises instead, as below the handler of a signal, and tells of which core."""
+def raises_once(
+    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, cores: list[Core], role: Role | None = None
+) -> None:
+    """The next call of a method raises instead, as below the handler of a signal, and tells of which core;
+    role: of an end with that one.
+    """
     real = getattr(owner, name)
 
     def call(first: Any, *args: Any) -> Any:
-        if cores:
+        core: Core = getattr(first, "core", first)
+        protocol = core.protocol
+        assert isinstance(protocol, Protocol)
+        if cores or (role is not None and protocol.role is not role):
             return real(first, *args)
-        cores.append(getattr(first, "core", first))
+        cores.append(core)
         raise ZeroDivisionError("on purpose")
 
     monkeypatch.setattr(owner, name, call)
@@ -370,12 +377,12 @@ def test_a_connection_that_an_exception_keeps_from_accept_is_given_back(
     async def main() -> None:
         lost: list[Core] = []
         async with rnic.aio.listen(HOST, 0) as server:
-            getting = asyncio.create_task(server.accept())
-            a = await rnic.aio.connect(HOST, server.port)
             if where == "before it is begun":
                 raises_once(monkeypatch, server, "_begin", lost)
             else:
-                raises_once(monkeypatch, Pump, "run", lost)
+                raises_once(monkeypatch, Pump, "run", lost, Role.ACCEPTOR)
+            getting = asyncio.create_task(server.accept())
+            a = await rnic.aio.connect(HOST, server.port)
             with pytest.raises(ZeroDivisionError):
                 await getting
             assert lost[0].given_back

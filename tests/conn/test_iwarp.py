@@ -3,12 +3,33 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import socket
 import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import rnic
+from conn.peers import WAIT
+from conn.test_loss import REGION, exchange
+from rdmacm.ends import all_quiet
+from rdmacm.mortal import mortal
+from rnic import Faults
+from rnic.endpoint import AbortedError, EndpointError
+from rnic.records import replace
+
+COUNT = 5
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """The agent of a test has its environment, and ends with it."""
+    yield
+    all_quiet()
 
 
 @pytest.mark.parametrize("crc", ["on", "off"])
@@ -30,3 +51,117 @@ def test_crcs_are_switched_by_the_environment(monkeypatch: pytest.MonkeyPatch, c
             served.close()
         caller.join(30)
     assert agreed == [crc == "on"] * 2
+
+
+@contextlib.contextmanager
+def pair(config: rnic.endpoint.Config | None = None) -> Iterator[tuple[rnic.Connection, rnic.Connection]]:
+    with (
+        rnic.listen("127.0.0.1", 0, device="iwarp_lo", config=config) as listener,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        asking = pool.submit(
+            rnic.connect, "127.0.0.1", listener.port, device="iwarp_lo", config=config, timeout=WAIT
+        )
+        served = listener.accept(WAIT)
+        yield asking.result(WAIT), served
+
+
+def say_and_close(conn: rnic.Connection, messages: int) -> list[bytes]:
+    for number in range(messages):
+        conn.send(b"%d" % number, WAIT)
+    conn.close(WAIT)
+    return [b"%d" % number for number in range(messages)]
+
+
+@pytest.mark.parametrize("messages", [0, 1, 20])
+def test_both_may_close_at_once(messages: int) -> None:
+    """Neither end closes the stream before the other knows that its last word has arrived."""
+    for _ in range(20):
+        with pair() as ends, ThreadPoolExecutor(2) as pool:
+            for closing in [pool.submit(say_and_close, end, messages) for end in ends]:
+                closing.result(WAIT)
+            assert [end._core.error for end in ends] == [None, None]
+
+
+def test_a_connection_that_is_dropped_says_why() -> None:
+    """The reason goes out though nobody waits for that."""
+    for _ in range(30):
+        with pair() as (a, b):
+            a._drop("on purpose")
+            with pytest.raises(AbortedError, match="on purpose"):
+                b.recv(WAIT)
+            b.abort()
+
+
+def test_a_write_that_has_returned_is_there() -> None:
+    with pair() as (a, b):
+        memory = bytearray(1 << 16)
+        b.share(memory)
+        region = a.next_region(WAIT)
+        for number in range(300):
+            a.write(number.to_bytes(4, "little"), region, number * 100)
+            assert memory[number * 100 : number * 100 + 4] == number.to_bytes(4, "little")
+        a.abort()
+        b.abort()
+
+
+def test_what_a_stopped_peer_has_not_read_is_not_delivered() -> None:
+    """Its kernel takes all, and says so to this one."""
+    with mortal(device="iwarp_lo") as peer:
+        conn = rnic.connect("127.0.0.1", peer.do("serve_endpoint"), device="iwarp_lo")
+        conn.send(b"there", WAIT)
+        assert conn.recv(WAIT) == b"there"
+        peer.stop()
+        for _ in range(3):
+            conn.send(b"not there", WAIT)
+        with pytest.raises(AbortedError, match="goodbyes"):
+            conn.close(0.5)
+        assert conn.undelivered >= 3  # perhaps also the first: short messages complete in groups
+
+
+def echo(listener: rnic.Listener, rounds: int) -> None:
+    for _ in range(rounds):
+        try:
+            with listener.accept(WAIT) as conn:
+                conn.share(bytearray(REGION))
+                for message in conn:
+                    conn.send(message, WAIT)
+        except EndpointError:
+            pass  # the other end has heard of it, too
+
+
+@pytest.mark.parametrize(
+    ("faults", "spares"),
+    [
+        (Faults(chunk=3000), True),
+        (Faults(delay=0.1, delay_s=0.002), True),
+        (Faults(reset=0.003), False),
+        (Faults(flip=0.01), False),
+        (Faults(flip_header=0.01), False),
+        (Faults(reset_after=30_000), False),
+    ],
+    ids=str,
+)
+def test_all_of_it_arrives_or_the_failure_has_a_name(faults: Faults, spares: bool) -> None:
+    """Both ends have the faults; those that TCP does not mend end the connection, at both."""
+    outcomes: Counter[str] = Counter()
+    with rnic.listen("127.0.0.1", 0, device="iwarp_lo") as listener:
+        beside = threading.Thread(target=echo, args=(listener, COUNT))
+        beside.start()
+        for seed in range(COUNT):
+            with rnic.connect("127.0.0.1", listener.port, device="iwarp_lo", timeout=WAIT) as conn:
+                context = conn._core.cm_id.verbs
+                assert context is not None
+                context.set_faults(replace(faults, seed=seed))
+                try:
+                    exchange(conn, random.Random(seed))
+                    outcomes["done"] += 1
+                except EndpointError as error:
+                    outcomes[type(error).__name__] += 1
+                    conn.abort()
+                finally:
+                    context.set_faults(None)
+        beside.join(WAIT)
+        assert not beside.is_alive()
+    print(outcomes)
+    assert outcomes["done"] == COUNT if spares else outcomes.total() == COUNT

@@ -19,7 +19,7 @@ import pytest
 
 import rnic
 from conn.peers import HOST, SMALL, WAIT
-from rdmacm.ends import expect, other, resolve
+from rdmacm.ends import IWARP, expect, other, resolve
 from rnic.endpoint import EndpointError, RefusedError
 from rnic.rdmacm import ConnParam, EventChannel, EventType, create_id
 from rnic.wire import RejReason
@@ -51,7 +51,7 @@ class Heard(logging.Handler):
 
 def serve(way: Pipe, face: str, limits: dict[str, Any], files: int = 0) -> None:
     """An echo server; with `files` so many descriptors are left to it."""
-    logging.getLogger("rnic.conn").addHandler(Heard(way))
+    logging.getLogger("rnic").addHandler(Heard(way))
 
     def begun(server: rnic.Listener | rnic.aio.Listener) -> None:
         if files:
@@ -126,7 +126,7 @@ def test_max_connections(face: str) -> None:
     with other(serve, face, {"max_connections": 2}) as server:
         port = server.hear()
         conns = [connect(port) for _ in range(2)]
-        with pytest.raises(RefusedError, match="no room for one more connection") as caught:
+        with pytest.raises(RefusedError, match="no room for one more") as caught:
             connect(port)
         assert caught.value.reason == RejReason.NO_RESOURCES
         for conn in conns:
@@ -155,6 +155,7 @@ def descriptors(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
+@pytest.mark.roce
 @pytest.mark.parametrize("face", FACES)
 def test_peers_that_never_finish_the_handshake_take_a_bounded_share(face: str) -> None:
     with other(serve, face, {"max_half_open": 4}) as server:
@@ -170,6 +171,7 @@ def test_peers_that_never_finish_the_handshake_take_a_bounded_share(face: str) -
         end([good, another])
 
 
+@pytest.mark.roce
 @pytest.mark.parametrize("face", FACES)
 def test_a_handshake_that_takes_too_long_gives_everything_back(face: str) -> None:
     with other(serve, face, {"handshake_timeout": 1.0}) as server:
@@ -225,9 +227,10 @@ def open_files() -> Counter[str]:
 
 
 def test_a_connection_needs_one_descriptor() -> None:
-    """Completions and the connection manager's events share it. What a handshake has open for a moment, and
-    other threads of this process, are waited for.
+    """Completions and the connection manager's events share it; iWARP needs a TCP socket, too. What a
+    handshake has open for a moment, and other threads of this process, are waited for.
     """
+    most = 40 if IWARP else 20
     with rnic.listen(HOST, 0, config=SMALL) as server, ExitStack() as stack:
         taken: list[rnic.Connection] = []
 
@@ -247,8 +250,8 @@ def test_a_connection_needs_one_descriptor() -> None:
         def few() -> bool:
             nonlocal new
             new = open_files() - before
-            return new.total() <= 20
+            return new.total() <= most
 
         with suppress(AssertionError):
             until(few, "each connection has one descriptor")
-        assert new.total() <= 20, new
+        assert new.total() <= most, new

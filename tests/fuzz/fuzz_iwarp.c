@@ -269,6 +269,8 @@ static void start_over(void) {
                                       .markers_out = dice_one_in(d, 4),
                                       .rfc7306 = w.options.rfc7306};
     iwarp_agree(w.qp, &agreed);
+    if (dice_one_in(d, 2))
+        iwarp_confirm(w.qp, dice_one_in(d, 2));
     struct rnic_qp_attr attr = {.qp_state = RNIC_QPS_RTS,
                                 .qp_access_flags = dice_one_in(d, 16) ? RNIC_ACCESS_REMOTE_READ : ALL_ACCESS,
                                 .max_rd_atomic = (uint8_t)(dice_one_in(d, 16) ? 0 : DICE_PICK(d, 1, 4, 128)),
@@ -398,8 +400,8 @@ static void forge_answer(const struct reader *in) {
     struct dice *d = w.dice;
     const struct sender *snd = &iwarp_of(w.qp)->snd;
     const struct send_wqe *wqe = send_awaited(w.qp);
-    if (snd->rtr_waits) {
-        segment_tagged(&g, RDMAP_READ_RESPONSE, true, RTR_TAG, 0, NULL, 0);
+    if (quiet_is_next(w.qp)) {
+        segment_tagged(&g, RDMAP_READ_RESPONSE, true, snd->quiet.msn, 0, NULL, 0);
     } else if (wqe && wqe->opcode == RNIC_WR_RDMA_READ) {
         uint32_t left = wqe->length - wqe->arrived, n = dice_one_in(d, 2) ? left : dice_below(d, left + 1);
         segment_tagged(&g, RDMAP_READ_RESPONSE, n == left, wqe->msn, wqe->arrived, noise, n);
@@ -439,7 +441,7 @@ static void forge(void) {
     const struct reader *in = &iwarp_of(w.qp)->in;
     struct dice *d = w.dice;
     uint32_t kind = dice_below(d, 100);
-    bool waits = send_awaited(w.qp) || iwarp_of(w.qp)->snd.rtr_waits;
+    bool waits = send_awaited(w.qp) || iwarp_of(w.qp)->snd.quiet.waits;
     bool hears = !wq_empty(&w.qp->rq) || dice_one_in(d, 32),
          serves = iwarp_of(w.qp)->srv.count < iwarp_of(w.qp)->srv.size;
     serves |= dice_one_in(d, 32);

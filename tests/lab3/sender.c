@@ -283,6 +283,15 @@ void transfer(struct rdma_cm_id *id, uint8_t *data, size_t length, union answer 
         uint64_t addr = be64toh(answer->region.addr), room = be64toh(answer->region.length);
         size_t chunk = length - sent < room ? length - sent : room, at;
 
+#ifdef DONE_FIRST
+        struct ibv_mr *out = registered(id, &done, sizeof done), *into = registered(id, answer, sizeof *answer);
+
+        done.length = htobe64(chunk);
+        if (rdma_post_recv(id, NULL, answer, sizeof *answer, into) ||
+            rdma_post_send(id, NULL, &done, sizeof done, out, 0))
+            die("DONE");
+        completion(id->send_cq, "DONE");
+#endif
 #ifdef NO_WRITE
         (void)addr, (void)rkey, (void)at;
 #else
@@ -293,6 +302,12 @@ void transfer(struct rdma_cm_id *id, uint8_t *data, size_t length, union answer 
 #ifdef HANG
         for (;;)
             nanosleep(&(struct timespec){.tv_sec = 60}, NULL);
+#endif
+#ifdef DONE_FIRST
+        completion(id->recv_cq, "receive");
+        rdma_dereg_mr(out);
+        rdma_dereg_mr(into);
+        continue;
 #endif
         done.length = htobe64(chunk);
         ask(id, &done, sizeof done, answer);

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection as Way
+from pathlib import Path
 from typing import Any
 
 import namespaces
@@ -157,7 +158,7 @@ class End:
 
     def serve_endpoint(self, address: str = "127.0.0.1") -> int:
         """Take one connection of rnic.connect() and echo its messages; the port."""
-        server = rnic.listen(address, 0)
+        server = rnic.listen(address, 0, device=self.device)
         threading.Thread(target=_echo, args=(server,), daemon=True).start()
         return server.port
 
@@ -220,6 +221,8 @@ class Mortal:
         """It is not dead, and does nothing."""
         assert self.process.pid
         os.kill(self.process.pid, signal.SIGSTOP)
+        status = Path(f"/proc/{self.process.pid}/stat")
+        until(lambda: status.read_text().rpartition(")")[2].split()[0] == "T", "it has stopped")
 
     def go_on(self) -> None:
         assert self.process.pid

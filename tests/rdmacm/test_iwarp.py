@@ -26,7 +26,7 @@ from rdmacm.ends import (
 )
 from rdmacm.iwarp_peer import DEVICE, HERE, asked, joined, listening, resolved, service_of
 from rnic import QPCap, QPInitAttr, QPState, VerbsError
-from rnic.enums import AccessFlags, QPType
+from rnic.enums import AccessFlags, QPType, StreamEnd
 from rnic.enums import EventType as AsyncEventType
 from rnic.mpa import PRIVATE_BYTES
 from rnic.rdmacm import CmId, ConnParam, EventChannel, EventType, IdState, Option, PortSpace, create_id
@@ -86,8 +86,11 @@ def test_a_connection_from_its_beginning_to_its_end(address: str) -> None:
             exchange(server, client)
             assert client.statistics().sent == {"REQUEST": 1, "REPLY": 1}
             assert client.statistics().received == {"REQUEST": 1, "REPLY": 1}
+            assert client.stream_end is None
             client.disconnect()
             parted(client, server)
+            ends = [end.stream_end and end.stream_end.end for end in (client, server)]
+            assert ends == [StreamEnd.CLOSED, StreamEnd.FIN]
             server.disconnect()  # to agree does nothing
             assert not theirs.has_events
 
@@ -516,8 +519,7 @@ def test_a_queue_pair_that_is_not_ready_is_no_reason_to_hang() -> None:
         client.qp.modify(QPAttr(qp_state=QPState.ERR))
         server.accept()
         assert expect(client.channel, E_.CONNECT_ERROR).status == -EINVAL
-        expect(server.channel, E_.ESTABLISHED)
-        expect(server.channel, E_.DISCONNECTED)
+        expect(server.channel, E_.UNREACHABLE)
 
 
 def test_options_are_the_sockets() -> None:

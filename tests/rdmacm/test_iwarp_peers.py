@@ -107,13 +107,33 @@ def test_a_stranger_calls() -> None:
         answer = stranger.hear_frame()
         assert answer.private_data == b"welcome"
         assert answer.control == MpaControl(ird=3, ord=2, peer_to_peer=True, rtr_write=True)
-        expect(server.channel, E_.ESTABLISHED)
         stranger.say(RTR)
+        expect(server.channel, E_.ESTABLISHED)
         assert received(server, lambda: stranger.say(send(b"a message"))) == b"a message"
         sent(server, b"another", stranger)
         stranger.sock.shutdown(socket.SHUT_WR)
         assert expect(server.channel, E_.DISCONNECTED).status == 0
         assert stranger.is_over()
+
+
+@pytest.mark.parametrize("how", ["closes", "resets", "is silent"])
+def test_a_stranger_is_never_ready(how: str) -> None:
+    """The connection of equals is one when the initiator's first message has come."""
+    with EventChannel() as channel, listening(channel, handshake_timeout=0.5) as listener:
+        with calling(listener.get_src_port()) as stranger:
+            stranger.say(REQUEST)
+            with expect(channel, E_.CONNECT_REQUEST).id as server:
+                server.create_qp()
+                server.accept()
+                stranger.hear_frame()
+                if how == "resets":
+                    abort(stranger.sock)
+                elif how == "closes":
+                    stranger.sock.close()
+                status = expect(channel, E_.UNREACHABLE).status
+                assert status == (-ETIMEDOUT if how == "is silent" else -ECONNRESET)
+                assert server.qp is not None
+                assert server.qp.state is QPState.ERR
 
 
 @pytest.mark.parametrize("first", [FIRST, ONE_WAY], ids=["revision 1", "revision 2"])

@@ -323,14 +323,17 @@ def test_a_port_that_was_taken_to_call_from_is_given_back() -> None:
 # ------------------------------------------------------------------ descriptors and processes
 
 
-def test_without_descriptors_a_listener_goes_on_later() -> None:
+def test_without_descriptors_a_listener_refuses_and_goes_on_later() -> None:
     with EventChannel() as channel, listening(channel) as listener:
+        where = (HERE, listener.get_src_port())
         with socket.socket() as sock:
             sock.settimeout(WAIT)
-            with no_descriptors():
-                sock.connect((HERE, listener.get_src_port()))
-                until(lambda: len(service_of(listener).timers) == 1, "it waits for descriptors")
-            until(lambda: len(service_of(listener)._watched) == 2, "the connection is taken")
+            with no_descriptors(), pytest.raises(ConnectionResetError):
+                sock.connect(where)
+                sock.recv(1)
+        assert service_of(listener).dropped == {"no descriptor or memory": 1}
+        with socket.create_connection(where, WAIT):
+            until(lambda: len(service_of(listener)._watched) == 2, "the next one is taken")
 
 
 def test_without_descriptors_nothing_is_bound_and_nobody_is_called() -> None:

@@ -8,6 +8,7 @@
  *   place.c    the messages in them: checks, placement, delivery
  *   serve.c    READs and atomics of the peer, answered in their order
  *   send.c     whose turn it is: the send queue, and those answers
+ *   quiet.c    READs of no bytes, which ask whether the peer has what was sent
  *   out.c      what goes: FPDUs, and what of them is not written yet
  *   marker.c   MPA's markers, both ways
  *   term.c     errors: what each means to the peer, and to this end
@@ -98,6 +99,7 @@ struct reader {
     bool deaf;           /* nothing of what comes counts any more */
     bool ended;          /* nothing comes any more */
     bool heard;          /* an FPDU has come */
+    bool unasked;        /* and a message, behind which no READ has asked yet whether it is here */
 
     uint32_t msn[RDMAP_QUEUES]; /* expected */
     uint8_t message;            /* opcode of a SEND that is under way, or 0 */
@@ -145,7 +147,15 @@ enum result { SENT, IDLE, NO_ROOM, FAILED };
 
 #define RTR_TAG 1u /* key of no region, in a message of no bytes that makes a connection of equals ready */
 
-enum turn_kind { TURN_NOBODY, TURN_ELEMENT, TURN_ANSWER };
+enum turn_kind { TURN_NOBODY, TURN_ELEMENT, TURN_ANSWER, TURN_QUIET };
+
+/* A READ of no bytes that is no element. */
+struct quiet_read {
+    bool due;       /* the next one, */
+    bool waits;     /* or this one's answer; */
+    uint32_t msn;   /* its number and key; */
+    uint32_t until; /* send element (ring counter): then the peer has those before it */
+};
 
 struct sender {
     enum turn_kind turn; /* whose message is under way */
@@ -158,13 +168,14 @@ struct sender {
     uint32_t msn[2];     /* of the next SEND, of the next READ or atomic */
     uint32_t waiting;    /* READs and atomics without an answer */
     uint32_t answer;     /* the oldest of them, or an element ahead of it */
-    bool rtr_due;        /* the message that makes a connection of equals ready goes first, */
-    bool rtr_waits;      /* and its answer is expected; */
-    uint32_t rtrs;       /* it has gone so many times, */
-    uint64_t rtr_at;     /* and goes again then, if nothing has been heard; 0: never */
-    uint64_t speak_at;   /* a responder speaks then, if nothing has been heard; 0: it has nothing to say */
-    bool spoke_first;    /* which was so */
-    bool blamed;         /* an element that ends with its own status when the others are flushed: */
+    struct quiet_read quiet;
+    uint32_t confirmed; /* the peer is known to have the elements before this one */
+    bool rtr_due;       /* the message that makes a connection of equals ready goes first; */
+    uint32_t rtrs;      /* it has gone so many times, */
+    uint64_t rtr_at;    /* and goes again then, if nothing has been heard; 0: never */
+    uint64_t speak_at;  /* a responder speaks then, if nothing has been heard; 0: it has nothing to say */
+    bool spoke_first;   /* which was so */
+    bool blamed;        /* an element that ends with its own status when the others are flushed: */
     uint32_t blame;
 };
 
@@ -186,11 +197,14 @@ struct server {
 struct iwarp {
     struct rnic_stream_attr agreed;
     bool is_agreed;               /* that counts */
+    bool confirm;                 /* SENDs and WRITEs complete when the peer has them, */
+    bool confirm_both;            /* and so do the peer's */
     bool connected;               /* RTS has been entered */
     bool peer_closed;             /* in order, while this end still sends */
     struct rnic_stream_event why; /* it has ended; as it is, because the program has left RTS */
     bool told;                    /* and whoever has made the connection knows it */
     uint64_t close_at;            /* if the peer has not closed by then, it is given up; 0: nothing waits for that */
+    uint64_t linger_at;           /* and this end does not close before then, as the peer may ask; 0: or does */
     struct reader in;
     struct writer out;
     struct sender snd;
@@ -238,11 +252,21 @@ enum result send_fill(struct qp *qp, uint64_t now); /* FPDUs while there is room
 void send_complete(struct qp *qp);                  /* those that are done, and the oldest */
 bool send_drained(const struct qp *qp);             /* SQD: all that goes out has, and is complete */
 bool send_owes(struct qp *qp);
+bool send_waits(const struct send_wqe *wqe);  /* it is complete when it is answered */
 struct send_wqe *send_awaited(struct qp *qp); /* the oldest element without an answer, or NULL */
 void send_answered(struct qp *qp);            /* that one has it */
 void send_blame(struct qp *qp, uint32_t element, int status, int vendor_err);
 /* The element under way that a segment of this header is of; NULL: the oldest one.  false: there is none. */
 bool send_find(struct qp *qp, const uint8_t *ddp, uint32_t *element);
+
+/* quiet.c */
+void quiet_follow(struct qp *qp, const struct send_wqe *wqe, bool answered); /* an element that has gone */
+bool quiet_confirms(const struct qp *qp, const struct send_wqe *wqe);        /* whether the peer has it */
+bool quiet_may_go(const struct qp *qp);
+bool quiet_send(struct qp *qp);    /* false: there is no room */
+bool quiet_is_next(struct qp *qp); /* of those that are to be answered */
+void quiet_answered(struct qp *qp);
+void quiet_reached(struct qp *qp, uint32_t element); /* the peer has those before it */
 
 /* out.c.  open: room for an FPDU with such headers and payload, or false; the caller fills the headers and calls fpdu_headers(),
  * then the payload, which may fail (enum rnic_vendor_err); then closes it. What is not closed is not sent. */

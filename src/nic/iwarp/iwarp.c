@@ -17,6 +17,8 @@
 /* A peer that has read the end of the stream, or could have, closes within that time; and one that has closed lets this end
  * write what was posted. */
 #define CLOSE_NS 10000000000ull
+/* A peer that confirms its messages asks for the last one within that time. */
+#define LINGER_NS 1000000000ull
 /* Buffers full in a turn, before others have theirs. */
 #define TURN 4
 
@@ -144,7 +146,7 @@ static void peer_has_closed(struct qp *qp, uint64_t now) {
     struct iwarp *iw = iwarp_of(qp);
     if (iw->out.finished) {
         close_in_order(qp, RNIC_STREAM_CLOSED);
-    } else if (qp->state == RNIC_QPS_SQD && !iw->snd.waiting) {
+    } else if (qp->state == RNIC_QPS_SQD && !iw->snd.waiting && !iw->snd.quiet.waits) {
         iw->peer_closed = true;
         iw->close_at = now + CLOSE_NS;
     } else {
@@ -182,6 +184,15 @@ static void finish(struct qp *qp, uint64_t now) {
         iw->close_at = now + CLOSE_NS;
 }
 
+/* The peer has sent something, and will ask whether it is here. */
+static bool lingers(struct qp *qp, uint64_t now) {
+    struct iwarp *iw = iwarp_of(qp);
+    bool awaits = iw->confirm_both && iw->in.unasked && !iw->in.ended;
+    if (awaits && !iw->linger_at)
+        iw->linger_at = now + LINGER_NS;
+    return awaits;
+}
+
 /* In ERR: what has been begun is written whole, or given up with the connection. */
 static void wind_up(struct qp *qp, uint64_t now) {
     struct iwarp *iw = iwarp_of(qp);
@@ -204,7 +215,7 @@ static bool work(struct qp *qp, uint64_t now) {
         if (!clear)
             return false;
     }
-    if (send_drained(qp) && !send_owes(qp))
+    if (send_drained(qp) && !send_owes(qp) && !lingers(qp, now))
         finish(qp, now);
     return result == NO_ROOM;
 }
@@ -216,6 +227,11 @@ static bool next(struct qp *qp, uint64_t now) {
     return more;
 }
 
+/* It has closed in order, and what was posted before may go yet. */
+static bool settle(struct qp *qp) {
+    return qp->state == RNIC_QPS_SQD && iwarp_of(qp)->connected && out_is_clear(&iwarp_of(qp)->out) && send_owes(qp);
+}
+
 static bool owes(struct qp *qp, uint64_t now) {
     const struct iwarp *iw = iwarp_of(qp);
     (void)now;
@@ -225,15 +241,24 @@ static bool owes(struct qp *qp, uint64_t now) {
 /* ---------------------------------------------------------------- time */
 
 static uint64_t deadline(const struct qp *qp) {
-    uint64_t close_at = iwarp_of(qp)->close_at, pace = engine_pace_deadline(qp), send = send_deadline(qp);
-    uint64_t least = send < pace ? send : pace;
-    return close_at && close_at < least ? close_at : least;
+    const struct iwarp *iw = iwarp_of(qp);
+    uint64_t pace = engine_pace_deadline(qp), send = send_deadline(qp), least = send < pace ? send : pace;
+    uint64_t at = iw->linger_at ? iw->linger_at : iw->close_at;
+    return at && at < least ? at : least;
+}
+
+static void stop_lingering(struct iwarp *iw, uint64_t now) {
+    if (!iw->linger_at || now < iw->linger_at)
+        return;
+    iw->linger_at = 0;
+    iw->in.unasked = false;
 }
 
 static void timer(struct qp *qp, uint64_t now) {
     struct iwarp *iw = iwarp_of(qp);
     engine_pace_timer(qp, now);
     send_timer(qp, now);
+    stop_lingering(iw, now);
     if (!iw->close_at || now < iw->close_at)
         return;
     iw->close_at = 0;
@@ -260,7 +285,7 @@ const struct engine_ops iwarp_ops = {
     .timer = timer,
     .deadline = deadline,
     .held = engine_never,
-    .settle = engine_never_settles,
+    .settle = settle,
     .flush = flush,
     .stats = stats,
 };

@@ -22,6 +22,10 @@ extern const struct transport iwarp_transport;
  * Its descriptor and bytes are not looked at: from RTS on, what came behind the start-up is given as all else is, first. */
 void iwarp_agree(struct qp *qp, const struct rnic_stream_attr *agreed);
 
+/* From now on signaled SENDs and WRITEs complete when the peer has them, if max_rd_atomic is not 0.  both: the peer's, too, so that
+ * this end closes only when it has been asked for the last one. */
+void iwarp_confirm(struct qp *qp, bool both);
+
 #define IWARP_PIECES 36
 
 /* Where the next bytes of its stream belong: so many pieces, at most IWARP_PIECES, to be filled in their order, and good until

@@ -75,8 +75,8 @@ static enum bad begin_write(struct qp *qp, struct reader *in) {
 static enum bad begin_read_response(struct qp *qp, struct reader *in) {
     const uint8_t *ddp = ddp_of(in);
     struct sender *snd = &iwarp_of(qp)->snd;
-    if (snd->rtr_waits)
-        return ddp_stag(ddp) == RTR_TAG && !in->payload && in->last ? GOOD : BAD_RESPONSE;
+    if (quiet_is_next(qp))
+        return ddp_stag(ddp) == snd->quiet.msn && !in->payload && in->last ? GOOD : BAD_RESPONSE;
     const struct send_wqe *wqe = send_awaited(qp);
     if (!wqe || wqe->opcode != RNIC_WR_RDMA_READ || ddp_stag(ddp) != wqe->msn || ddp_to(ddp) != wqe->arrived)
         return BAD_RESPONSE;
@@ -97,7 +97,7 @@ static enum bad begin_request(struct qp *qp, struct reader *in) {
 
 static enum bad begin_atomic_response(struct qp *qp, struct reader *in) {
     const struct send_wqe *wqe = send_awaited(qp);
-    bool due = wqe && !iwarp_of(qp)->snd.rtr_waits && wqe->opcode != RNIC_WR_RDMA_READ;
+    bool due = wqe && !quiet_is_next(qp) && wqe->opcode != RNIC_WR_RDMA_READ;
     return due && atomic_response_id(behind_ddp(in)) == wqe->msn ? GOOD : BAD_RESPONSE;
 }
 
@@ -240,6 +240,7 @@ static enum bad end_send(struct qp *qp, struct reader *in) {
     in->received = 0;
     in->written = 0;
     in->msn[QUEUE_SEND]++;
+    in->unasked = takes;
     if (takes)
         qp_complete_recv(qp, &wc, is_solicited(opcode));
     return GOOD;
@@ -249,15 +250,16 @@ static enum bad end_write(struct qp *qp, struct reader *in) {
     COUNT(qp, requests_executed);
     in->written = in->writing ? in->written + in->payload : in->payload;
     in->writing = !in->last;
-    if (in->last && !is_ready_message(iwarp_of(qp), RNIC_STREAM_RTR_WRITE))
-        qp_count(qp, RNIC_COMP_CNTR_OP_REMOTE_RDMA_WRITE, true, in->written);
+    if (!in->last || is_ready_message(iwarp_of(qp), RNIC_STREAM_RTR_WRITE))
+        return GOOD;
+    in->unasked = true;
+    qp_count(qp, RNIC_COMP_CNTR_OP_REMOTE_RDMA_WRITE, true, in->written);
     return GOOD;
 }
 
 static enum bad end_read_response(struct qp *qp, struct reader *in) {
-    struct sender *snd = &iwarp_of(qp)->snd;
-    if (snd->rtr_waits) {
-        snd->rtr_waits = false;
+    if (quiet_is_next(qp)) {
+        quiet_answered(qp);
         return GOOD;
     }
     send_awaited(qp)->arrived += in->payload;
@@ -269,6 +271,7 @@ static enum bad end_read_response(struct qp *qp, struct reader *in) {
 static enum bad end_request(struct qp *qp, struct reader *in) {
     COUNT(qp, requests_executed);
     in->msn[QUEUE_REQUEST]++;
+    in->unasked = false;
     serve_take(qp);
     return GOOD;
 }
@@ -292,6 +295,7 @@ static enum bad end_immediate(struct qp *qp, struct reader *in) {
     memcpy(&wc.imm_data, behind_ddp(in), sizeof wc.imm_data);
     COUNT(qp, requests_executed);
     in->written = 0;
+    in->unasked = true;
     in->msn[QUEUE_SEND]++;
     qp_complete_recv(qp, &wc, is_solicited(rdmap_opcode(ddp_of(in))));
     return GOOD;

@@ -2,8 +2,8 @@
  *
  * Whose message is next: the send queue's, or an answer to the peer.  They take turns, message for message (RFC 5041, 5.3).
  *
- * SENDs and WRITEs are complete when they have been given to the link, READs and atomics when they are answered; all in the
- * order in which they were posted.
+ * SENDs and WRITEs are complete when they have been given to the link, or (quiet.c) when the peer has them, READs and atomics when
+ * they are answered; all in the order in which they were posted.
  */
 #include "iwarp/engine.h"
 
@@ -18,12 +18,13 @@ static bool is_atomic(const struct send_wqe *wqe) {
     return is_one_of(wqe, OP(ATOMIC_CMP_AND_SWP) | OP(ATOMIC_FETCH_AND_ADD));
 }
 static bool is_write(const struct send_wqe *wqe) { return is_one_of(wqe, OP(RDMA_WRITE) | OP(RDMA_WRITE_WITH_IMM)); }
-static bool waits(const struct send_wqe *wqe) { return wqe->opcode == RNIC_WR_RDMA_READ || is_atomic(wqe); }
+bool send_waits(const struct send_wqe *wqe) { return wqe->opcode == RNIC_WR_RDMA_READ || is_atomic(wqe); }
 
 void send_init(struct qp *qp) {
     struct iwarp *iw = iwarp_of(qp);
     iw->snd = (struct sender){.next = wq_tail(&qp->sq),
                               .answer = wq_tail(&qp->sq),
+                              .confirmed = wq_tail(&qp->sq),
                               .msn = {1, 1},
                               .rtr_due = iw->agreed.initiator && iw->agreed.rtr};
 }
@@ -36,7 +37,7 @@ struct send_wqe *send_awaited(struct qp *qp) {
         snd->answer = wq_tail(&qp->sq);
     for (; (int32_t)(snd->next - snd->answer) > 0; snd->answer++) {
         struct send_wqe *wqe = sq_wqe(&qp->sq, snd->answer);
-        if (waits(wqe) && !wqe->done)
+        if (send_waits(wqe) && !wqe->done)
             return wqe;
     }
     return NULL;
@@ -44,7 +45,8 @@ struct send_wqe *send_awaited(struct qp *qp) {
 
 void send_answered(struct qp *qp) {
     struct sender *snd = &iwarp_of(qp)->snd;
-    sq_wqe(&qp->sq, snd->answer++)->done = true;
+    sq_wqe(&qp->sq, snd->answer)->done = true;
+    snd->confirmed = ++snd->answer;
     snd->waiting--;
     send_complete(qp);
 }
@@ -69,7 +71,8 @@ static bool is_of(const struct send_wqe *wqe, const uint8_t *ddp) {
         return is_write(wqe) && ddp_stag(ddp) == wqe->rkey && ddp_to(ddp) - wqe->remote_addr <= wqe->length;
     if (wqe_is_local(wqe) || ddp_tagged(ddp) || ddp_msn(ddp) != wqe->msn)
         return false;
-    return ddp_qn(ddp) == QUEUE_REQUEST ? waits(wqe) && !wqe->done : !waits(wqe) && wqe->opcode != RNIC_WR_RDMA_WRITE;
+    return ddp_qn(ddp) == QUEUE_REQUEST ? send_waits(wqe) && !wqe->done
+                                        : !send_waits(wqe) && wqe->opcode != RNIC_WR_RDMA_WRITE;
 }
 
 bool send_find(struct qp *qp, const uint8_t *ddp, uint32_t *element) {
@@ -91,15 +94,18 @@ static void tell_failure(struct qp *qp) {
     term_refuse(qp, BAD_LOCAL, wqe->vendor_err, NULL, 0);
 }
 
-void send_complete(struct qp *qp) {
+static bool is_complete(const struct qp *qp, uint32_t element) {
     const struct iwarp *iw = iwarp_of(qp);
+    const struct send_wqe *wqe = sq_wqe(&qp->sq, element);
+    if (!wqe->done || iw->out.written < wqe->end)
+        return false;
+    return !quiet_confirms(qp, wqe) || (int32_t)(iw->snd.confirmed - element) > 0;
+}
+
+void send_complete(struct qp *qp) {
     uint32_t tail;
-    while ((tail = wq_tail(&qp->sq)) != iw->snd.next) {
-        struct send_wqe *wqe = sq_wqe(&qp->sq, tail);
-        if (!wqe->done || iw->out.written < wqe->end)
-            break;
-        qp_complete_send(qp, wqe);
-    }
+    while ((tail = wq_tail(&qp->sq)) != iwarp_of(qp)->snd.next && is_complete(qp, tail))
+        qp_complete_send(qp, sq_wqe(&qp->sq, tail));
     tell_failure(qp);
     if (send_drained(qp))
         qp_drained(qp);
@@ -129,7 +135,7 @@ void send_flush(struct qp *qp) {
 static int element_fault(struct qp *qp, struct send_wqe *wqe) {
     if (wqe_is_local(wqe))
         return element_local(qp, wqe);
-    if (waits(wqe) && !qp->attr.max_rd_atomic) {
+    if (send_waits(wqe) && !qp->attr.max_rd_atomic) {
         wqe->vendor_err = RNIC_VE_NO_RD_ATOMIC;
         return RNIC_WC_LOC_QP_OP_ERR;
     }
@@ -137,7 +143,7 @@ static int element_fault(struct qp *qp, struct send_wqe *wqe) {
         wqe->vendor_err = RNIC_VE_BAD_LENGTH;
         return RNIC_WC_LOC_LEN_ERR;
     }
-    wqe->vendor_err = (uint8_t)element_memory(qp, wqe, waits(wqe) ? RNIC_ACCESS_LOCAL_WRITE : 0);
+    wqe->vendor_err = (uint8_t)element_memory(qp, wqe, send_waits(wqe) ? RNIC_ACCESS_LOCAL_WRITE : 0);
     return wqe->vendor_err ? RNIC_WC_LOC_PROT_ERR : 0;
 }
 
@@ -148,7 +154,7 @@ static bool start(struct qp *qp, struct send_wqe *wqe) {
     if (snd->halted)
         return false;
     wqe->started = true;
-    if (waits(wqe))
+    if (send_waits(wqe))
         wqe->msn = snd->msn[1]++;
     else if (!wqe_is_local(wqe) && wqe->opcode != RNIC_WR_RDMA_WRITE)
         wqe->msn = snd->msn[0]++;
@@ -158,9 +164,10 @@ static bool start(struct qp *qp, struct send_wqe *wqe) {
 /* All of it has been put into FPDUs. */
 static void proceed(struct qp *qp, struct send_wqe *wqe) {
     struct sender *snd = &iwarp_of(qp)->snd;
-    wqe->done = !waits(wqe);
+    wqe->done = !send_waits(wqe);
     wqe->end = iwarp_of(qp)->out.begun;
-    snd->waiting += waits(wqe);
+    snd->waiting += send_waits(wqe);
+    quiet_follow(qp, wqe, send_waits(wqe));
     snd->next++;
     snd->offset = 0;
     snd->immediate = false;
@@ -270,20 +277,24 @@ static bool may_begin(struct qp *qp) {
     const struct send_wqe *wqe = sq_wqe(&qp->sq, snd->next);
     if ((wqe->flags & RNIC_SEND_FENCE) && snd->waiting)
         return false;
-    uint32_t waiting = snd->waiting + snd->rtr_waits;
-    return !waits(wqe) || !waiting || waiting < qp->attr.max_rd_atomic;
+    uint32_t waiting = snd->waiting + snd->quiet.waits;
+    return !send_waits(wqe) || !waiting || waiting < qp->attr.max_rd_atomic;
 }
 
 /* A responder waits for the first FPDU of the initiator (RFC 5044, 7.1): for ever, says the RFC.  Linux's siw does not wait at all,
  * but loses what comes at once with its reply.  Programs whose server speaks first run over siw, and are to run here. */
 #define LULL_NS 100000000ull
 
-static bool may_speak(const struct iwarp *iw) { return iw->agreed.initiator || iw->in.heard || iw->snd.spoke_first; }
+static bool may_speak(const struct iwarp *iw) {
+    return iw->agreed.initiator || iw->agreed.heard || iw->in.heard || iw->snd.spoke_first;
+}
 
 static enum turn_kind choose(struct qp *qp) {
     struct iwarp *iw = iwarp_of(qp);
     if (!may_speak(iw))
         return TURN_NOBODY;
+    if (quiet_may_go(qp))
+        return TURN_QUIET;
     bool element = may_begin(qp), answer = iw->srv.count;
     iw->snd.answered = answer && !(element && iw->snd.answered);
     return iw->snd.answered ? TURN_ANSWER : element ? TURN_ELEMENT : TURN_NOBODY;
@@ -330,6 +341,18 @@ static bool may_send(const struct qp *qp) {
 #define RTR_MOST 4u
 #define RTR_AGAIN_NS 50000000ull /* doubled each time */
 
+/* A WRITE, or nothing but a frame: it has no SEND in it. */
+static bool send_empty(struct qp *qp, bool write) {
+    struct fpdu f;
+    if (!fpdu_open(qp, &f, write ? DDP_TAGGED_BYTES : 0, 0))
+        return false;
+    if (write)
+        ddp_put_tagged(f.ddp, RDMAP_WRITE, true, RTR_TAG, 0);
+    fpdu_headers(qp, &f);
+    fpdu_close(qp, &f);
+    return true;
+}
+
 /* RFC 6581, 9.2: the first message is the initiator's, and of no bytes. */
 static enum result send_ready_message(struct qp *qp, uint64_t now) {
     struct iwarp *iw = iwarp_of(qp);
@@ -337,22 +360,9 @@ static enum result send_ready_message(struct qp *qp, uint64_t now) {
     bool again = snd->rtrs > 0;
     bool reads = iw->agreed.rtr == RNIC_STREAM_RTR_READ && !again;
     bool writes = iw->agreed.rtr == RNIC_STREAM_RTR_WRITE || again;
-    struct fpdu f;
-    uint32_t header = reads ? DDP_UNTAGGED_BYTES + READ_REQUEST_BYTES : writes ? DDP_TAGGED_BYTES : 0;
-    if (!fpdu_open(qp, &f, header, 0))
+    if (!(reads ? quiet_send(qp) : send_empty(qp, writes)))
         return NO_ROOM;
-    if (reads) {
-        ddp_put_untagged(f.ddp, RDMAP_READ_REQUEST, true, snd->msn[1]++, 0);
-        memset(f.ddp + DDP_UNTAGGED_BYTES, 0, READ_REQUEST_BYTES);
-        read_set_sink_stag(f.ddp + DDP_UNTAGGED_BYTES, RTR_TAG);
-        read_set_stag(f.ddp + DDP_UNTAGGED_BYTES, RTR_TAG);
-    } else if (writes) {
-        ddp_put_tagged(f.ddp, RDMAP_WRITE, true, RTR_TAG, 0);
-    }
-    fpdu_headers(qp, &f);
-    fpdu_close(qp, &f);
     snd->rtr_due = false;
-    snd->rtr_waits |= reads;
     if (++snd->rtrs < RTR_MOST && !iw->agreed.rfc7306)
         snd->rtr_at = now + (RTR_AGAIN_NS << snd->rtrs >> 1);
     return SENT;
@@ -376,7 +386,7 @@ void send_timer(struct qp *qp, uint64_t now) {
     snd->rtr_at = snd->speak_at = 0;
 }
 
-static bool has_work(struct qp *qp) { return iwarp_of(qp)->srv.count || may_begin(qp); }
+static bool has_work(struct qp *qp) { return iwarp_of(qp)->srv.count || may_begin(qp) || quiet_may_go(qp); }
 
 static void wait_for_the_peer(struct qp *qp, uint64_t now) {
     struct iwarp *iw = iwarp_of(qp);
@@ -392,6 +402,12 @@ static enum result next(struct qp *qp, uint64_t now) {
         return send_ready_message(qp, now);
     if (snd->turn == TURN_NOBODY)
         snd->turn = choose(qp);
+    if (snd->turn == TURN_QUIET) {
+        if (!quiet_send(qp))
+            return NO_ROOM;
+        snd->turn = TURN_NOBODY;
+        return SENT;
+    }
     if (snd->turn != TURN_ELEMENT)
         return snd->turn == TURN_ANSWER ? serve_next(qp) : IDLE;
     enum result result = next_of_element(qp, now);

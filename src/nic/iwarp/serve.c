@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * READs and atomics of the peer (RFC 5040, 5.2; RFC 7306, 5).  They wait in a ring of max_dest_rd_atomic, are carried out when
- * their turn to be answered comes, and are answered in their order.  So what is wrong with one ends the connection behind the
- * answers to those before it.
+ * READs and atomics of the peer (RFC 5040, 5.2; RFC 7306, 5).  They wait in a ring of max_dest_rd_atomic and are answered in their
+ * order.  A READ is carried out when its turn comes, an atomic when all before it have been.  What is wrong with one ends the
+ * connection behind the answers to those before it.
  */
 #include "iwarp/engine.h"
 
@@ -25,14 +25,6 @@ void serve_free(struct qp *qp) {
     struct server *srv = &iwarp_of(qp)->srv;
     free(srv->ring);
     *srv = (struct server){0};
-}
-
-void serve_take(struct qp *qp) {
-    struct iwarp *iw = iwarp_of(qp);
-    struct server *srv = &iw->srv;
-    struct request *r = &srv->ring[(srv->first + srv->count++) % srv->size];
-    *r = (struct request){.ulpdu = mpa_length(iw->in.header)};
-    memcpy(r->header, iw->in.header + MPA_LENGTH_BYTES, rdmap_header(iw->in.row));
 }
 
 static void answered(struct qp *qp) {
@@ -116,6 +108,28 @@ static enum bad carry_out(struct qp *qp, struct request *r, const uint8_t *atomi
         return bad;
     *ve = understand(atomic, &op) ? peer_changes_word(qp, stag, to, ptr, &op, &r->was) : RNIC_VE_BAD_LENGTH;
     return *ve ? BAD_ATOMIC : GOOD;
+}
+
+/* As soon as it has come, unless a READ before it waits for its turn: then nothing that comes behind it overtakes it. */
+static void carry_out_early(struct qp *qp, struct request *r) {
+    const struct server *srv = &iwarp_of(qp)->srv;
+    const uint8_t *request = r->header + DDP_UNTAGGED_BYTES;
+    int ve;
+    if (srv->count > 1 && !srv->ring[(srv->first + srv->count - 2) % srv->size].begun)
+        return;
+    if (rdmap_opcode(r->header) == RDMAP_READ_REQUEST)
+        r->begun = !read_length(request);
+    else
+        r->begun = !carry_out(qp, r, request, &ve);
+}
+
+void serve_take(struct qp *qp) {
+    struct iwarp *iw = iwarp_of(qp);
+    struct server *srv = &iw->srv;
+    struct request *r = &srv->ring[(srv->first + srv->count++) % srv->size];
+    *r = (struct request){.ulpdu = mpa_length(iw->in.header)};
+    memcpy(r->header, iw->in.header + MPA_LENGTH_BYTES, rdmap_header(iw->in.row));
+    carry_out_early(qp, r);
 }
 
 static enum result serve_atomic(struct qp *qp, struct request *r, const uint8_t *atomic) {

@@ -62,8 +62,9 @@ struct engine_ops {
     uint64_t (*held)(const struct qp *qp);     /* until when an ACK waits for company; NEVER: none does */
     /* What has gone out may have been taken back: it goes out again, and costs no retry. NULL: there is nothing to do */
     void (*again)(struct qp *qp);
-    bool (*settle)(struct qp *qp); /* whatever ACK waits is due now; false: none does */
-    void (*flush)(struct qp *qp);  /* the QP is in error: complete everything, WR_FLUSH_ERR */
+    bool (*settle)(
+        struct qp *qp); /* before it leaves: whatever ACK waits is due now, what was posted; false: nothing is */
+    void (*flush)(struct qp *qp); /* the QP is in error: complete everything, WR_FLUSH_ERR */
     void (*stats)(struct qp *qp, struct rnic_qp_stats *out);
     /* Payload bytes of full packets: of our requests, before the first; of the peer's.  NULL: it has no peer */
     void (*set_mtu)(struct qp *qp, uint32_t bytes);

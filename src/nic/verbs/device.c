@@ -299,8 +299,10 @@ static const struct rnic_ext_faults faults = {.set = soft_set_fault};
 static const struct rnic_ext_events events = {.raise = soft_raise_event};
 static const struct rnic_ext_pkeys pkeys = {.set = soft_set_pkeys};
 static const struct rnic_ext_memory memory = {.alloc_mr = soft_alloc_mr};
-static const struct rnic_ext_stream stream = {
-    .attach = soft_attach_stream, .fd = soft_stream_fd, .next_event = soft_next_stream_event};
+static const struct rnic_ext_stream stream = {.attach = soft_attach_stream,
+                                              .fd = soft_stream_fd,
+                                              .next_event = soft_next_stream_event,
+                                              .confirm = soft_confirm_stream};
 static const struct rnic_ext_query query = {
     .mw = soft_query_mw,
     .wq = soft_query_wq,

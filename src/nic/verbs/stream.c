@@ -39,6 +39,21 @@ int soft_attach_stream(struct rnic_qp *pub, const struct rnic_stream_attr *attr,
     return rc;
 }
 
+int soft_confirm_stream(struct rnic_qp *pub, bool both, struct rnic_err *err) {
+    struct dev *dev = dev_of(pub->ctx);
+    struct qp *qp = qp_of(pub);
+    int rc = dev_check_has(dev, HAS_STREAMS, "streams", err);
+    if (rc)
+        return rc;
+    dev_lock(dev);
+    if (qp->state == RNIC_QPS_RESET)
+        rc = fail(err, -EINVAL, "the queue pair is in RESET; SENDs can be confirmed from INIT on");
+    else
+        iwarp_confirm(qp, both);
+    dev_unlock(dev);
+    return rc;
+}
+
 int soft_stream_fd(struct rnic_context *ctx) {
     const struct dev *dev = dev_of(ctx);
     return dev->kind->has & HAS_STREAMS ? dev->ends.fd : -EOPNOTSUPP;

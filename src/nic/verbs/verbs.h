@@ -236,6 +236,7 @@ int soft_close_qp(struct rnic_qp *pub, struct rnic_err *err); /* one that is ope
 
 /* stream.c */
 int soft_attach_stream(struct rnic_qp *pub, const struct rnic_stream_attr *attr, struct rnic_err *err);
+int soft_confirm_stream(struct rnic_qp *pub, bool both, struct rnic_err *err);
 int soft_stream_fd(struct rnic_context *ctx);
 int soft_next_stream_event(struct rnic_context *ctx, struct rnic_stream_event *event, struct rnic_err *err);
 

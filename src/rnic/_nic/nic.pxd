@@ -695,7 +695,7 @@ cdef extern from "nic.h" nogil:
         const uint8_t *bytes
         uint32_t nbytes
         uint8_t rtr
-        bint initiator, crc, markers_in, markers_out, rfc7306
+        bint initiator, crc, markers_in, markers_out, rfc7306, heard
 
     struct rnic_stream_event:
         uint32_t qp_num
@@ -706,6 +706,7 @@ cdef extern from "nic.h" nogil:
         int (*attach)(rnic_qp *, const rnic_stream_attr *, rnic_err *) noexcept nogil
         int (*fd)(rnic_context *) noexcept nogil
         int (*next_event)(rnic_context *, rnic_stream_event *, rnic_err *) noexcept nogil
+        int (*confirm)(rnic_qp *, bint, rnic_err *) noexcept nogil
 
     struct rnic_ext_memory:
         int (*alloc_mr)(rnic_pd *, uint64_t, uint32_t, rnic_mr **, rnic_err *) noexcept nogil

@@ -177,8 +177,16 @@ cdef class QP(Poster):
             attr.bytes = &data[0]
         attr.rtr, attr.initiator, attr.crc = values["rtr"], values["initiator"], values["crc"]
         attr.markers_in, attr.markers_out, attr.rfc7306 = values["markers_in"], values["markers_out"], values["rfc7306"]
+        attr.heard = values["heard"]
         err.text[0] = 0
         check(self.ctx.stream.attach(self.p, &attr, &err), "attach_stream", &err)
+
+    def raw_confirm_stream(self, bint both):
+        """SENDs and WRITEs complete when the peer has them; the peer's, too."""
+        cdef rnic_err err
+        self.need_verb("confirm_stream", self.ctx.stream is not NULL)
+        err.text[0] = 0
+        check(self.ctx.stream.confirm(self.p, both, &err), "confirm_stream", &err)
 
     def raw_attach_mcast(self, bytes raw_gid, uint16_t lid):
         """ibv_attach_mcast."""

@@ -21,7 +21,8 @@ class BatchFace(Chain):
     """Operations that are posted at once, up to 64 at a time; the end of the block waits for all.
 
     They are posted and carried out in the order of the calls, with one exception: a WRITE or an atomic may
-    overtake a READ before it, unless fence() stands in between. Each call returns a Result, whose result() is
+    overtake a READ before it, unless fence() stands in between. (Over iWARP a WRITE may also overtake an
+    atomic behind that READ.) Each call returns a Result, whose result() is
     there when the block has ended.
 
     A buffer of up to 4 KiB is copied; a longer one is registered, unless it is registered already (alloc(),

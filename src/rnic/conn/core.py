@@ -39,6 +39,7 @@ _ROUNDS = 4  # how often one pump looks again, so that a busy peer does not keep
 _DISCONNECTS = (EventType.DISCONNECTED, EventType.DEVICE_REMOVAL, EventType.UNREACHABLE)
 _CONFUSED = (EventType.CONNECT_ERROR, EventType.REJECTED)
 _LAST_ACK = 0.1  # seconds for the last acknowledgements, when the peer of a raw connection has disconnected
+RESET = "the peer's process has died, or the TCP connection was reset on its way"
 GRACE = 1.0
 """Seconds for the ABORT of a close() that came to its limit."""
 
@@ -62,6 +63,8 @@ class Core(Ending, Sharing, Messaging):
         if peer is None:
             self.protocol = Raw(self.config, self.memory.receives, posted)
         else:
+            if self._has_streams:
+                self.qp.confirm_stream(both=True)
             # What goes at once: the peer gives half of its receives back before more goes.
             pieces = max(1, min(self.memory.bounces, peer.receives) // 2)
             longest = self.protocol.longest_of(pieces)
@@ -89,7 +92,10 @@ class Core(Ending, Sharing, Messaging):
         self._quiet()
         for turn in range(_ROUNDS):
             worked = self._poll(now) or self._fetch_offer()  # a STOP may stand behind the ANNOUNCE
-            if worked or turn == 0 or self._closing is not None:  # what _post() ends is the last, perhaps
+            lost = not worked and self._lost_peer(now)
+            if (
+                worked or lost or turn == 0 or self._closing is not None
+            ):  # what _post() ends is the last, perhaps
                 self._go_on(now)
             if not worked and self.courier.armed:
                 break
@@ -106,7 +112,6 @@ class Core(Ending, Sharing, Messaging):
 
     def _go_on(self, now: float) -> None:
         """Do what follows from completions, from the time, and from what the user has queued."""
-        self._lost_peer(now)
         self._note_taken()
         self._note_events()
         self._close_when_idle(now)
@@ -123,7 +128,11 @@ class Core(Ending, Sharing, Messaging):
         """The time at which pump() must run at the latest; None: there is none."""
         due = self.protocol.deadline()
         close_by = self._closing[0] if self._closing is not None and not self.ended else None
-        times = (due, close_by, self._again_at, self._flushed_by, None if self.finished else self._left_by)
+        times = [due, close_by, self._again_at, self._flushed_by]
+        if not self.finished:
+            times += (self._left_by, self._linger_by)
+        if not self.ended:
+            times.append(self._reason_by)
         return min((at for at in times if at is not None), default=None)
 
     def _timer(self, now: float) -> None:
@@ -159,12 +168,14 @@ class Core(Ending, Sharing, Messaging):
     def _lost_peer(self, now: float) -> bool:
         """Handle a disconnect, after all completions that came before it; whether there was one."""
         event = self._disconnected
-        if event is None or self.finished or self._may_have_arrived(event, now):
+        if event is None or self.finished or self.protocol.finished or self._may_have_arrived(event, now):
             return False
         if event.status == -ECONNRESET:
-            self.protocol.lost("the peer's process has died")
+            self.protocol.lost(RESET if self._has_streams else "the peer's process has died")
         elif event.event is not EventType.DISCONNECTED:
             self.protocol.lost(f"{event.event.name}: the peer does not answer, or the device is gone")
+        elif event.status:  # of iWARP alone
+            self.protocol.lost(f"the connection has ended: {event.explain()}")
         else:
             param = event.param
             self.protocol.disconnected(param.private_data if isinstance(param, ConnParam) else b"")
@@ -193,6 +204,8 @@ class Core(Ending, Sharing, Messaging):
             else:
                 failed.append(wc)
         if failed:
+            if self._awaits_reason(failed, now):
+                return False
             self._failed(failed)
         self._polled.popleft()
         return bool(found)
@@ -218,9 +231,23 @@ class Core(Ending, Sharing, Messaging):
         with self.memory.received(number, length) as data:
             self.protocol.receive(data, now)
 
+    def _reason(self, failed: list[WC]) -> WC | None:
+        """The first whose status says why; of a TCP connection that is lost, none does."""
+        silent = (WCStatus.WR_FLUSH_ERR, *((WCStatus.RETRY_EXC_ERR,) if self._has_streams else ()))
+        return next((one for one in failed if one.status not in silent), None)
+
+    def _awaits_reason(self, failed: list[WC], now: float) -> bool:
+        """iWARP: the queue pair has ended by itself, and the connection manager is about to say why."""
+        if not self._has_streams or self.ended or self._reason(failed) is not None:
+            return False
+        self._cm_events()
+        if self._reason_by is None:
+            self._reason_by = now + GRACE
+        return self._disconnected is None and now < self._reason_by
+
     def _failed(self, failed: list[WC]) -> None:
-        """End the connection: the first status that is not WR_FLUSH_ERR says why, or else the CM does."""
-        first = next((one for one in failed if one.status is not WCStatus.WR_FLUSH_ERR), None)
+        """End the connection: the first status that says why does so, or else the CM."""
+        first = self._reason(failed)
         if first is None:
             self._cm_events()
         if first is not None or not self._lost_peer(math.inf):
@@ -228,8 +255,8 @@ class Core(Ending, Sharing, Messaging):
         for wc in failed:
             op = self._posted_ops.get(wc.wr_id // KINDS) if wc.wr_id % KINDS == OP else None
             if op is not None:
-                flushed = wc.status is WCStatus.WR_FLUSH_ERR
-                self._op_done(op, LostError(explain(wc, self.protocol.error if flushed else None)))
+                own = self._reason([wc]) is not None
+                self._op_done(op, LostError(explain(wc, None if own else self.protocol.error)))
 
     # ------------------------------------------------------------ posting
 
@@ -321,6 +348,7 @@ class Core(Ending, Sharing, Messaging):
             return
         self._note_error()
         self._disconnect()
+        self._linger(now)
         self._last_completions()
         if is_flushed(self.qp) or not self._posted_ops:
             self._fail_ops()
@@ -328,6 +356,13 @@ class Core(Ending, Sharing, Messaging):
             self._flushed_by = None
         else:  # a READ may still be carried out, into a buffer that would be the user's again
             self._flushed_by = now + LOOK_AGAIN
+
+    def _linger(self, now: float) -> None:
+        """iWARP: keep the stream until the peer has closed it, too, as it may still ask for our last word."""
+        if self.protocol.state is State.CLOSED and self._has_streams and not self.raw:
+            if self._linger_by is None:
+                self._linger_by = now + GRACE
+            self._lingers = now < self._linger_by and not is_flushed(self.qp)
 
     def _last_completions(self) -> None:
         """Poll once more: operations that ended before the connection did have outcomes of their own."""

@@ -15,7 +15,7 @@ from rnic.conn.pool import Pool
 from rnic.conn.raw import Raw
 from rnic.conn.rendezvous import Announced, Fetching
 from rnic.endpoint import ClosedError, Config, EndpointError, Outgoing, Protocol, Region, Role, State
-from rnic.enums import QPState
+from rnic.enums import QPState, Transport
 from rnic.rdmacm import CmId, EventChannel
 from rnic.rdmacm import Event as CmEvent
 from rnic.verbs.qp import QP, QPAttr, QPCap, QPInitAttr
@@ -53,6 +53,7 @@ class Parts:
         """The last pump stopped to let other tasks work: pump again at once."""
         context = cm_id.verbs
         assert context is not None
+        self._has_streams = context.device.transport is Transport.IWARP
         with contextlib.ExitStack() as undo:
             self.pd = undo.enter_context(context.alloc_pd())
             self.memory = Memory(self.pd, config)
@@ -92,6 +93,11 @@ class Parts:
         self._released_seen = 0
         self._again_at: float | None = None  # when to look again at memory that a stopped process holds
         self._flushed_by: float | None = None  # and at the queue pair
+        self._linger_by: float | None = (
+            None  # iWARP: when the peer's end of the stream is not waited for longer
+        )
+        self._lingers = False
+        self._reason_by: float | None = None  # and that the connection manager says why it has ended
         self._end_steps: deque[Callable[[], object]] | None = None  # what release() has to do yet
 
     def _create_qp(self, sends: int) -> QP:
@@ -99,6 +105,8 @@ class Parts:
         qp = self.cm_id.create_qp(self.pd, QPInitAttr(self.cq, self.cq, cap=cap))
         access = self.config.access
         qp.modify(QPAttr(qp_state=QPState.INIT, pkey_index=0, port_num=1, qp_access_flags=access))
+        if self._has_streams:
+            qp.confirm_stream()
         return qp
 
     def _make_courier(self) -> Courier:
@@ -153,7 +161,7 @@ class Parts:
     @property
     def finished(self) -> bool:
         """Both ends are done: only release() is left."""
-        return self.released or self.broken is not None or self.protocol.finished
+        return self.released or self.broken is not None or (self.protocol.finished and not self._lingers)
 
     def check(self) -> None:
         """Raise the error that ended the connection, if it has ended."""

@@ -29,6 +29,7 @@ from rnic.wire import PortSpace
 
 if TYPE_CHECKING:
     from rnic.rdmacm.cm_id import CmId
+    from rnic.verbs.stream import StreamEvent
 
 NOWHERE = Inet(IPv4Address(0), 0)
 _WAIT = "wait for ADDR_RESOLVED"
@@ -91,6 +92,8 @@ class IdBase:
         self.offers_ece = False  # set_local_ece() has been called
         self.remote_ece = ECE()
         self.disconnecting = False
+        self.stream_end: StreamEvent | None = None
+        """How an iWARP connection has ended; with a Terminate message it says why. None while it has not."""
         self.is_settled = False
         """It is connected, and no queue pair has failed since watch() looked at its own."""
         self.question: reach.Question | None = None  # to the network, while the peer does not answer

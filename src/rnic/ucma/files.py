@@ -9,6 +9,7 @@ import struct
 from errno import EINVAL, ENOENT
 from typing import TYPE_CHECKING
 
+from rnic.enums import StreamEnd
 from rnic.errors import VerbsError
 from rnic.log import Log
 from rnic.rdmacm import CmId, Event, EventChannel, EventType, IdState
@@ -208,8 +209,14 @@ class Table:
     def remove_all(self, file: File) -> None:
         """Destroy the ids of a file: its program has closed it, or is dead."""
         for handle in [one for one in self._handles.values() if one.file is file]:
-            self.abandoned += handle.one.state is IdState.CONNECT
+            self.abandoned += _is_up(handle.one)
             try:
                 self.remove(handle)
             except VerbsError as error:
                 _log.warning("%r is not destroyed: %s", handle.one, error)
+
+
+def _is_up(one: CmId) -> bool:
+    """Whether nobody has ended the connection. An iWARP one ends by itself when its program dies."""
+    ended = one.stream_end is not None and one.stream_end.end is StreamEnd.CLOSED
+    return one.state is IdState.CONNECT or (ended and not one.disconnecting)

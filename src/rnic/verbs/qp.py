@@ -354,6 +354,18 @@ class QP(nic.QP):
         self.raw_attach_stream(sock.fileno(), flags.pop("early"), flags)
         sock.detach()
 
+    def confirm_stream(self, both: bool = False) -> None:
+        """iWARP: signaled SENDs and WRITEs complete when the peer has them, as on other transports.
+
+        Otherwise they complete when TCP has taken them. Behind them go READs of no bytes (RFC 5040, 5.5),
+        whose answers tell. If `max_rd_atomic` is 0 there are none, and nothing changes. `both`: the peer
+        does the same. Then this end closes the connection only when the peer has asked for its last message,
+        or after one second. From INIT on; RESET ends it.
+
+        Raises VerbsError: EINVAL in RESET; EOPNOTSUPP if the device is not an iWARP device.
+        """
+        self.raw_confirm_stream(both)
+
     def attach_mcast(self, gid: GID | str | bytes, lid: int = 0) -> None:
         """Receive the datagrams of a multicast group (IBA 11.3.1; ibv_attach_mcast(3)); UD only.
 

@@ -30,6 +30,8 @@ class StreamAttr(Record):
     """The peer wants markers in what this end sends."""
     rfc7306: bool = True
     """The peer has atomics and immediate data (RFC 7306)."""
+    heard: bool = False
+    """Something of the initiator's first message has come, so this end may send at once."""
     early: bytes = b""
     """What was read from the socket behind the last frame of the start-up."""
 

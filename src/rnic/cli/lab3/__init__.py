@@ -3,7 +3,7 @@
 
 messages   what the two ends send: structures of C
 protocol   both ends as tables, without I/O
-line       a connection: messages, and what ends it
+line       a connection: messages, and what ends it        stream     what ends it over iWARP
 sender     one end                     receiver   the other, for many senders
 storage    a file that is there whole or not at all
 exercise   the sender for students: solution and skeleton in one

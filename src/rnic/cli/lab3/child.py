@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -22,6 +23,8 @@ END_SECONDS = 0.3  # how long a program may take to end by itself when its conne
 
 LOSSY = {"RNIC_FAULT": "loss=0.25,seed=3"}
 """Of a program that runs by itself, in the run with late SENDs: the RNIC sends from its memory once more."""
+SLUGGISH = {"RNIC_FAULT": "delay=1,delay_s=2ms"}
+"""Of one on iWARP: TCP takes long WRITEs piece by piece, and the RNIC reads their memory meanwhile."""
 SLOW = Path(__file__).with_name("slow.py")
 LIMITED = ["/bin/sh", "-c", f'ulimit -f {FILE_BYTES // 512}; exec "$@"', "sh"]
 """Ahead of a command: files have a limit from its begin on, which memory files of its devices look at."""
@@ -36,7 +39,14 @@ def command_of(script: Path, gate: int, late: bool) -> list[str]:
     """How to run it: Python on a slow RNIC, which waits at the gate, any other program as itself."""
     if runs_by_itself(script):
         return [str(script.resolve())]
-    return [sys.executable, "-P", str(SLOW), "late" if late else str(gate), str(script)]
+    return [sys.executable, "-P", str(SLOW), str(gate), "late" if late else "held", str(script)]
+
+
+def faults_of(script: Path, late: bool, is_iwarp: bool) -> dict[str, str]:
+    """What slow.py does, as far as variables can: for any program but Python."""
+    if not runs_by_itself(script):
+        return {}
+    return SLUGGISH if is_iwarp else LOSSY if late else {}
 
 
 class Advice(NamedTuple):
@@ -81,16 +91,18 @@ class Child:
         seconds: float,
         *,
         late: bool,
+        is_iwarp: bool,
         around: Surroundings,
     ) -> None:
         self.seconds = seconds
         self.advice = C if runs_by_itself(script) else PYTHON
+        self._tells_its_end = is_iwarp and not runs_by_itself(script)
         self._abandoned, self._before = around.abandoned, around.abandoned()
         self._deadline = time.monotonic() + seconds
         with ExitStack() as stack:
             self._out = stack.enter_context(scratch())
             self._err = stack.enter_context(scratch())
-            self._gate, gate = _pipe(stack)
+            self._gate, gate = (stack.enter_context(end) for end in socket.socketpair())
             self._process = subprocess.Popen(
                 [*LIMITED, *command_of(script, gate.fileno(), late), *arguments],
                 pass_fds=[gate.fileno()],
@@ -101,7 +113,7 @@ class Child:
                 env={
                     **os.environ,
                     **around.variables,
-                    **(LOSSY if late and runs_by_itself(script) else {}),
+                    **faults_of(script, late, is_iwarp),
                     "PYTHONUNBUFFERED": "1",
                     "RNIC_LOCAL": "off",
                 },  # what goes by the wire can be late
@@ -111,12 +123,13 @@ class Child:
 
     def let_go(self) -> None:
         """The SEND that it is posting has been answered."""
-        with suppress(BrokenPipeError):
-            self._gate.write(b".")
+        with suppress(ConnectionError):
+            self._gate.send(b".")
 
     def open_gate(self) -> None:
         """None of its SENDs waits any more."""
-        self._gate.close()
+        with suppress(OSError):  # the program has closed it
+            self._gate.shutdown(socket.SHUT_WR)
 
     @property
     def running(self) -> bool:
@@ -139,7 +152,15 @@ class Child:
     @property
     def has_abandoned(self) -> bool:
         """Whether it went without ending its connection: that was done for it."""
+        if self._tells_its_end:
+            return not self._has_told()
         return self._abandoned() > self._before
+
+    def _has_told(self) -> bool:
+        """Whether slow.py has said that the program ends its connection."""
+        with suppress(BlockingIOError, ConnectionError):
+            return bool(self._gate.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        return False
 
     def how(self) -> str:
         """How it ended."""
@@ -172,15 +193,6 @@ class Child:
     def __exit__(self, *_: object) -> None:
         self.end()
         self._stack.close()
-
-
-def _pipe(stack: ExitStack) -> tuple[IO[bytes], IO[bytes]]:
-    """Where to write, where to read."""
-    reader, writer = os.pipe()
-    return (
-        stack.enter_context(open(writer, "wb", buffering=0)),  # noqa: PTH123 - a descriptor
-        stack.enter_context(open(reader, "rb", buffering=0)),  # noqa: PTH123
-    )
 
 
 def _text(file: IO[bytes]) -> str:

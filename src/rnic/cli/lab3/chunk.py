@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import rnic
 from rnic.cli.lab3.line import Line
 from rnic.cli.lab3.messages import Region
 from rnic.cli.lab3.receiver import REGION_ACCESS
@@ -17,13 +18,30 @@ class Chunk:
     def __init__(self, line: Line, data: bytes, room: int) -> None:
         mr = line.stack.enter_context(line.pd.alloc_mr(room, REGION_ACCESS))
         self.region = Region(mr.rkey, mr.addr, mr.length)
-        self._data, self._memory = data, mr.buf
+        self._data, self._mr, self._memory = data, mr, mr.buf
+        self._marked: list[int] = []
         self._right = data.ljust(room, _UNTOUCHED)
         mr.buf[:] = data.translate(_OTHER).ljust(room, _UNTOUCHED)
+
+    def mark(self) -> list[rnic.SGE]:
+        """The first and the last byte, for two bytes of DONE that are zero: no byte of the file is.
+
+        What the WRITE puts there is not seen then; of fewer than three bytes that would be all.
+        """
+        self._marked = [0, len(self._data) - 1] if len(self._data) > 2 else []
+        return [rnic.SGE(self._mr, at, 1) for at in self._marked]
 
     def is_right(self) -> bool:
         """Whether they are all there, and nothing behind them."""
         return bytes(self._memory) == self._right
+
+    def is_under_marks(self) -> bool:
+        """As is_right(), but with DONE on top, which came last: else there are bytes of the file."""
+        came = bytearray(self._memory)
+        on_top = all(came[at] != self._right[at] for at in self._marked)
+        for at in self._marked:
+            came[at] = self._right[at]
+        return on_top and came == self._right
 
     def difference(self, earlier: list[Chunk], file: bytes) -> str:
         """What is wrong, and what to do about it."""

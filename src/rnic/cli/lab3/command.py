@@ -165,7 +165,9 @@ def grade(script: Path, as_json: bool, timeout: float) -> int:
     passed = all(report.failed is None for report in reports)
     if as_json:
         cases = [report.as_dict() for report in reports]
-        click.echo(json.dumps({"script": str(script), "passed": passed, "cases": cases}, indent=2))
+        mistakes = list({mistake: None for report in reports for mistake in report.not_judged})
+        found = {"script": str(script), "passed": passed, "not_judged": mistakes, "cases": cases}
+        click.echo(json.dumps(found, indent=2))
     else:
         grading.show(reports, console)
     return 0 if passed else 1

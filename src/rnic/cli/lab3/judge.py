@@ -8,6 +8,11 @@ It sees two things without a race:
   has been executed then, and none that was posted behind it.
 - A receive was posted before the SEND that is answered.  Each answer goes out at once, while slow.py keeps
   the sender in post_send().  An answer that meets no receive is an RNR NAK here.
+
+iWARP has no RNR NAK: a SEND without a receive ends the connection.  There the receive for DONE is posted
+ahead of it.  A program in Python is in post_send() of DONE when the judge looks at the region.  Another one
+is not, and in the run with late SENDs Python is not.  Then two bytes of DONE come into the region, on top of
+a WRITE that went ahead, and below one that comes later.  An answer without a receive ends the connection.
 """
 
 from __future__ import annotations
@@ -18,9 +23,10 @@ from contextlib import ExitStack, suppress
 
 import rnic
 from rnic.cli import network
+from rnic.cli.endpoint import is_iwarp
 from rnic.cli.lab3 import messages
 from rnic.cli.lab3.cases import Case, Step
-from rnic.cli.lab3.child import END_SECONDS, Child
+from rnic.cli.lab3.child import Child
 from rnic.cli.lab3.chunk import Chunk
 from rnic.cli.lab3.faults import Code, Fault
 from rnic.cli.lab3.line import SLICE, Line, answer
@@ -29,7 +35,7 @@ from rnic.cli.lab3.protocol import Action, Receiver, ReceiverState, Send, Store,
 from rnic.cli.lab3.receiver import describe
 from rnic.rdmacm import CmId, EventChannel, EventType, create_id
 
-SETTLE = 1.0  # seconds in which a WRITE that was overtaken, or a disconnect, still comes
+SETTLE = 1.0  # seconds in which a WRITE that was overtaken, a disconnect, or the end of a process still comes
 TELLING_ROOM = 1 << 64  # more than any file: a wrong length is told as such, not as a disk that is full
 ERROR = Error(padded("the grader looks at what you do when you are refused", TEXT_BYTES))
 NOT_TAKEN = {rnic.WCStatus.REM_INV_REQ_ERR, rnic.WCStatus.REM_OP_ERR}  # a receive that is no good
@@ -48,6 +54,8 @@ class Judge:
         """Where the sender stands; after a failure, what it failed."""
         self.host = network.here()
         self._data, self._who, self._case = data, who, case
+        self._delivering = (self.step, "")
+        """What the sender was given last, and at which step."""
         self._key = key_of(secret, who)
         self._secret = secret
         self._stack = ExitStack()
@@ -58,6 +66,9 @@ class Judge:
             self._listener.listen()
             self._stack = stack.pop_all()
         self.port = self._listener.get_src_port()
+        context = self._listener.verbs
+        assert context is not None
+        self.is_iwarp = is_iwarp(context.device)
 
     def examine(self, child: Child) -> str | None:
         """Take the sender through all steps; None when all are good, else what is wrong with `step`."""
@@ -65,13 +76,18 @@ class Judge:
             try:
                 self._examine(child)
             except (Fault, OSError) as failure:
-                return self._how_it_ended(child, describe(failure))
+                return self._how_it_ended(child, failure)
         return None
 
-    def _how_it_ended(self, child: Child, text: str) -> str:
-        """Say it, if the sender ended without a disconnect: one was made for it."""
-        if child.has_abandoned:
-            child.wait(END_SECONDS)
+    def _how_it_ended(self, child: Child, failure: Fault | OSError) -> str:
+        """Say it, if the sender ended without a disconnect: one was made for it.
+
+        On iWARP any end of a connection may be that of the process.
+        """
+        text = describe(failure)
+        lost = isinstance(failure, Fault) and failure.code is Code.LOST
+        if lost if self.is_iwarp else child.has_abandoned:
+            child.wait(SETTLE)
             if not child.running and child.how() not in text:
                 return f"{text}: it ended with {child.how()}"
         return text
@@ -82,6 +98,7 @@ class Judge:
                 self._converse(line, child)
             except Fault as fault:
                 child.open_gate()
+                self._look_back(line, child)
                 if fault.code is Code.PROTOCOL:
                     line.refuse(fault.message)
                 raise
@@ -149,6 +166,7 @@ class Judge:
     def _deliver(self, line: Line, child: Child, action: Action, what: str) -> None:
         """Send it.  Whether a sender that goes before it has acknowledged it had it, its next steps show."""
         assert isinstance(action, Send)
+        self._delivering = (self.step, what)
         try:
             delivered = line.send_at_once(action.message, f"sending {what}")
         except Fault as fault:
@@ -156,11 +174,18 @@ class Judge:
                 raise
             return
         if not delivered:
-            raise _wrong(
-                f"{what} could not be delivered, because no receive was posted: call {child.advice.receive} "
-                "before you post the SEND of the message that it answers"
-            )
+            raise _not_delivered(what, child)
         child.let_go()
+
+    def _look_back(self, line: Line, child: Child) -> None:
+        """iWARP: Fault when the sender did not take what it was given last, as comes out later."""
+        step, what = self._delivering
+        if self.is_iwarp and line.met_no_receive:
+            self.step = step
+            raise _not_delivered(what, child)
+        if self.is_iwarp and line.failed in NOT_TAKEN:
+            self.step = step
+            raise Fault(Code.LOST, f"sending {what}: {line.end}")
 
     def _take(
         self, line: Line, child: Child, machine: Receiver, chunks: list[Chunk], offer: Action
@@ -169,16 +194,19 @@ class Judge:
         start, size, chunk = machine.stored_bytes, machine.chunk, chunks[-1]
         self.step = Step.REGION
         turned_away = _rnr_naks(line)
+        if self.is_iwarp:
+            line.expect(chunk.mark() if self._case.late else None)
         self._deliver(line, child, offer, "the region")
         self.step = Step.WRITE
         doing = f"waiting for DONE of bytes {start} to {start + size}"
         try:
-            line.until(lambda: _rnr_naks(line) > turned_away, doing)
+            line.until(lambda: line.has_message or _rnr_naks(line) > turned_away, doing)
         except Fault:
             self.step = Step.DONE if chunk.is_right() else Step.WRITE
             raise
-        in_order = chunk.is_right()
-        line.expect()
+        in_order = chunk.is_under_marks()
+        if not self.is_iwarp:
+            line.expect()
         if not in_order:
             raise self._not_written(line, child, chunks, doing)
         data = line.receive(doing)
@@ -264,7 +292,8 @@ class Judge:
             if until is None and child.gone():
                 until = time.monotonic() + SETTLE
             if until is not None and (child.running or time.monotonic() > until):
-                return
+                break
+        self._look_back(line, child)
 
 
 def _keys(child: Child) -> list[str]:
@@ -274,6 +303,13 @@ def _keys(child: Child) -> list[str]:
 
 def _rnr_naks(line: Line) -> int:
     return line.qp.statistics().counters.rnr_nak_sent
+
+
+def _not_delivered(what: str, child: Child) -> Fault:
+    return _wrong(
+        f"{what} could not be delivered, because no receive was posted: call {child.advice.receive} "
+        "before you post the SEND of the message that it answers"
+    )
 
 
 def _wrong(text: str) -> Fault:

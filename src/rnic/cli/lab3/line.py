@@ -13,6 +13,8 @@ from errno import ECONNRESET
 from typing import Self
 
 import rnic
+from rnic.cli.endpoint import is_iwarp
+from rnic.cli.lab3 import stream
 from rnic.cli.lab3.faults import Code, Fault
 from rnic.cli.lab3.messages import MESSAGE_BYTES, TEXT_BYTES, Error, Message, padded
 from rnic.rdmacm import CmId, Event, EventChannel, EventType, create_id
@@ -22,9 +24,11 @@ from rnic.wording import place
 SLICE = 0.02  # seconds between two looks at what no descriptor tells
 REFUSE_SECONDS = 0.5  # how long a peer that is refused may take to hear why
 LAST_WORDS_SECONDS = 0.5  # how long what a process has said may be on its way when the process has ended
+MARKS_AT = 8  # of a message: where expect() has its marks
 RECEIVE_ID, SEND_ID = 1 << 32, 1 << 33  # wr_id; an RDMA WRITE has a smaller one
 FAILURES = {
     rnic.WCStatus.RETRY_EXC_ERR: "does not answer any more",
+    rnic.WCStatus.RNR_RETRY_EXC_ERR: "has posted no receive for a message",
     rnic.WCStatus.REM_ACCESS_ERR: "refuses the address or the key",
     rnic.WCStatus.REM_INV_REQ_ERR: f"has posted a receive of less than {MESSAGE_BYTES} bytes",
     rnic.WCStatus.REM_OP_ERR: "took no message: the memory of its receive is not registered any more",
@@ -53,17 +57,19 @@ class Line:
         self.end: str | None = None
         """Why nothing more will come, once that is known."""
         self.died = False
-        """The peer's process has died on this host, and said nothing."""
+        """The peer's process has died on this host, and said nothing; iWARP does not tell."""
         self.written: deque[int] = deque()
         """The wr_ids of RDMA WRITEs that have completed."""
         self.failed: rnic.WCStatus | None = None
-        """How the first work request that failed did."""
+        """How the first work request that failed did; of iWARP also one that was complete before."""
         self._inbox: deque[bytes | Fault] = deque()
         self._sending = False
+        self._marks: list[rnic.SGE] = []
         with ExitStack() as stack:
             stack.callback(self._release)
             context = cm_id.verbs
             assert context is not None
+            self.is_iwarp = is_iwarp(context.device)
             self.pd = stack.enter_context(context.alloc_pd())
             self._out = stack.enter_context(self.pd.alloc_mr(MESSAGE_BYTES, rnic.AccessFlags.LOCAL_WRITE))
             self._into = stack.enter_context(self.pd.alloc_mr(MESSAGE_BYTES, rnic.AccessFlags.LOCAL_WRITE))
@@ -98,9 +104,15 @@ class Line:
 
     # ------------------------------------------------------------------ messages
 
-    def expect(self) -> None:
-        """Post the receive for the next message."""
-        self.cm_id.post_recv(self._into, wr_id=RECEIVE_ID)
+    def expect(self, marks: list[rnic.SGE] | None = None) -> None:
+        """Post the receive for the next message.
+
+        Of its bytes from MARKS_AT on, `marks` get one each: there they overwrite what came before them.
+        """
+        self._marks = marks or []
+        behind = MARKS_AT + len(self._marks)
+        head, rest = rnic.SGE(self._into, 0, MARKS_AT), rnic.SGE(self._into, behind, MESSAGE_BYTES - behind)
+        self.cm_id.post_recv(head, *self._marks, rest, wr_id=RECEIVE_ID)
 
     @property
     def has_message(self) -> bool:
@@ -108,7 +120,7 @@ class Line:
         return bool(self._inbox)
 
     def send(self, message: Message, doing: str) -> None:
-        """Send a message; the peer has it when this returns.
+        """Send a message; the peer has it when this returns, on iWARP its TCP.
 
         Fault LOST leaves that open: an acknowledgement may still have been on its way.
         """
@@ -116,14 +128,16 @@ class Line:
         self.until(lambda: not self._sending, doing)
 
     def send_at_once(self, message: Message, doing: str) -> bool:
-        """Send a message; False when it met no receive."""
+        """Send a message; False when it met no receive.  On iWARP that may come out later."""
         self._post(message, doing)
-        self.until(lambda: not self._sending or self._met_no_receive, doing)
-        return not self._met_no_receive
+        self.until(lambda: not self._sending or self.met_no_receive, doing)
+        return not self.met_no_receive
 
     @property
-    def _met_no_receive(self) -> bool:
-        return self.qp.statistics().counters.rnr_nak_received > 0
+    def met_no_receive(self) -> bool:
+        """Whether a message of this end has met no receive."""
+        no_receive = rnic.WCStatus.RNR_RETRY_EXC_ERR
+        return self.failed is no_receive or self.qp.statistics().counters.rnr_nak_received > 0
 
     def _post(self, message: Message, doing: str) -> None:
         self.until(lambda: not self._sending, doing)
@@ -209,7 +223,7 @@ class Line:
             case EventType.ESTABLISHED:
                 self.established = True
             case EventType.DISCONNECTED:
-                self.died = event.status == -ECONNRESET
+                self.died = event.status == -ECONNRESET and not self.is_iwarp
                 self.end = self.end or self._why_disconnected()
                 self.cm_id.disconnect()  # the peer waits for our agreement; to agree twice does nothing
             case EventType.TIMEWAIT_EXIT:
@@ -220,12 +234,17 @@ class Line:
     @property
     def _misuse(self) -> str | None:
         """What the peer may not do, if it has tried."""
-        refused = self.qp.statistics().counters.nak_remote_sent
+        end = self.cm_id.stream_end
+        refused = stream.is_misuse(end) if end else self.qp.statistics().counters.nak_remote_sent
         return f"the {self.peer} {NOT_GIVEN}" if refused else None
 
     def _why_disconnected(self) -> str:
         if self._misuse:
             return self._misuse
+        if (end := self.cm_id.stream_end) is not None:
+            status = stream.turned_down(end)
+            self.failed = self.failed or status
+            return self._in_words(status) if status else stream.words(end, self.peer)
         return f"the {self.peer}'s process has died" if self.died else f"the {self.peer} disconnected"
 
     def _on_completion(self, wc: rnic.WC) -> None:
@@ -241,7 +260,11 @@ class Line:
     def _message(self, wc: rnic.WC) -> bytes | Fault:
         if wc.wc_flags & rnic.WCFlags.WITH_IMM:
             return Fault(Code.PROTOCOL, f"the {self.peer} has sent immediate data, which no message here has")
-        return bytes(self._into.buf[: wc.byte_len])
+        data = bytearray(self._into.buf)
+        for at, mark in enumerate(self._marks, MARKS_AT):
+            assert mark.mr is not None
+            data[at] = mark.mr.buf[mark.addr - mark.mr.addr]
+        return bytes(data[: wc.byte_len])
 
     def _on_failure(self, wc: rnic.WC) -> None:
         if wc.status is rnic.WCStatus.WR_FLUSH_ERR:
@@ -261,9 +284,10 @@ class Line:
             self.send(Error(padded(text, TEXT_BYTES)), "refusing")
 
     def _why_failed(self, wc: rnic.WC) -> str:
-        if words := FAILURES.get(wc.status):
-            return f"the {self.peer} {words} ({wc.status.name})"
-        return wc.explain()
+        return self._in_words(wc.status) if wc.status in FAILURES else wc.explain()
+
+    def _in_words(self, status: rnic.WCStatus) -> str:
+        return f"the {self.peer} {FAILURES[status]} ({status.name})"
 
     def hang_up(self) -> None:
         """Disconnect, unless the peer did."""
@@ -307,23 +331,20 @@ def _await(channel: EventChannel, wanted: EventType, where: str, timeout: float)
     except TimeoutError:
         raise Fault(Code.CONNECT, f"{where} did not answer within {timeout:g} s") from None
     with event:
+        if event.event is EventType.REJECTED:
+            raise Fault(Code.CONNECT, f"{where}: {_refusal(event)}")
         if event.event is not wanted:
-            raise Fault(Code.CONNECT, event.explain() if event.status < 0 else f"{where}: {_reason(event)}")
-
-
-def _reason(event: Event) -> str:
-    if event.event is EventType.REJECTED:
-        return "nobody listens there" if event.status == INVALID_SERVICE_ID else _refusal(event)
-    return event.event.name
-
-
-INVALID_SERVICE_ID = 8  # reason of a REJ (IBA 12.6.7.2)
+            silent = event.status < 0
+            raise Fault(Code.CONNECT, event.explain() if silent else f"{where}: {event.event.name}")
 
 
 def _refusal(event: Event) -> str:
+    refusal = event.refusal()
+    if refusal.nobody_listens:
+        return "nobody listens there"
     data = getattr(event.param, "private_data", b"").rstrip(b"\0")
     words = data.decode(errors="replace")
-    return f"refused: {words}" if words and words.isprintable() else f"refused, reason {event.status}"
+    return f"refused: {words if words and words.isprintable() else refusal.text}"
 
 
 def answer(cm_id: CmId, timeout: float, *, gone: Gone | None = None, stop: int | None = None) -> Line:

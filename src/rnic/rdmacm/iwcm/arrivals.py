@@ -10,7 +10,8 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 import rnic.mpa as mpa
-from rnic.log import Log
+from rnic.errors import exhausted
+from rnic.log import INFO, WARNING, Log
 from rnic.rdmacm import outcomes
 from rnic.rdmacm.iwcm import sockets
 from rnic.rdmacm.iwcm.connection import IwConnection
@@ -41,6 +42,8 @@ class Listening:
         self.service, self.listener, self.sock = service, listener, sock
         self._arrivals: dict[Arrival, None] = {}  # the oldest first
         self._new: tuple[socket.socket, SockAddr] | None = None  # that nobody looks after yet, and its peer
+        self._spare = sockets.Spare()
+        self._warned = False
         service.watch(self, EPOLLIN)
 
     def __repr__(self) -> str:
@@ -63,10 +66,18 @@ class Listening:
         try:
             self._new = sockets.accept(self.sock)
         except OSError as error:
-            _log.info("%r takes no connections for a moment: %s", self.listener, error)
-            self.service.unwatch(self)
-            self.service.timers.at(monotonic_ns() + _PAUSE_NS, self._go_on)
+            self._refuse_for(error)
         return self._new is not None
+
+    def _refuse_for(self, error: OSError) -> None:
+        """Refuse all for whom there is no descriptor or memory; or let them wait, if even that needs more."""
+        level = INFO if self._warned else WARNING
+        _log.log(level, "%r refuses a connection: %s", self.listener, exhausted(error.errno or 0))
+        self._warned = True
+        while self._spare.refuse(self.sock):
+            self.service.dropped["no descriptor or memory"] += 1
+        self.service.unwatch(self)
+        self.service.timers.at(monotonic_ns() + _PAUSE_NS, self._go_on)
 
     def _begin(self) -> None:
         assert self._new is not None
@@ -97,6 +108,7 @@ class Listening:
             self._drop(next(iter(self._arrivals)))
         if self._new is not None:
             self._new[0].close()
+        self._spare.close()
         self.sock.close()
 
 
@@ -170,6 +182,9 @@ class Arrival:
 
     def lost(self, line: Line, error: int) -> None:
         """which did not reach the peer."""
+
+    def came(self, line: Line) -> None:
+        """Nothing is waited for behind it."""
 
 
 def _wishes(event: mpa.Event) -> ConnParam:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connections: calls become frames of the start-up and states of queue pairs, and what comes is reported.
 
-The events are those of Linux' iw_cm over siw: the initiator is ESTABLISHED by the reply, the responder by
-accept(); there is no TIMEWAIT_EXIT.
+The events are those of Linux' iw_cm over siw: the initiator is ESTABLISHED by the reply, the responder by the
+message that makes a connection of equals ready, or, in another one, by accept(); there is no TIMEWAIT_EXIT.
 """
 
 from __future__ import annotations
@@ -166,10 +166,19 @@ class IwConnection:
         """The reply has left."""
         if self.phase is Phase.ACCEPTED and line is self._line:
             assert self._agreed is not None
+            if self._agreed.rtr is mpa.Rtr.NONE:
+                self._rise(line, self._agreed)
+            else:
+                line.await_data()
+
+    def came(self, line: Line) -> None:
+        """The message has come that makes a connection of equals ready: it stays for the queue pair."""
+        if self.phase is Phase.ACCEPTED and line is self._line:
+            assert self._agreed is not None
             self._rise(line, self._agreed)
 
     def lost(self, line: Line, error: int) -> None:
-        """The reply cannot be written: the peer has gone."""
+        """The reply cannot be written, or nothing will come: the peer has gone."""
         if self.phase is Phase.ACCEPTED and line is self._line:
             self._broke(error)
 
@@ -197,7 +206,8 @@ class IwConnection:
         qp = self._qp
         assert qp is not None
         try:
-            stream.to_rts(qp, line.sock, agreed, is_initiator=is_initiator)
+            heard = agreed.rtr is not mpa.Rtr.NONE and not is_initiator
+            stream.to_rts(qp, line.sock, agreed, is_initiator=is_initiator, heard=heard)
         except VerbsError as error:
             if stream.is_broken(line.sock):  # a peer that has gone is no fault of the queue pair's
                 self._broke(ECONNRESET)
@@ -280,6 +290,7 @@ class IwConnection:
     def stream_ended(self, event: StreamEvent) -> None:
         """The device reports the end of the stream."""
         _log.info("%r: the connection has ended: %s", self.one, stream.words(event))
+        self.one.stream_end = event
         self._ended(stream.status_of(event))
 
     def _ended(self, status: int) -> None:
@@ -331,10 +342,16 @@ class IwConnection:
         return QPAttr(qp_state=state, qp_access_flags=_ACCESS) if state is QPState.RTR else QPAttr()
 
     def expire_at(self, until: int) -> None:
-        """Give up at this time, if the program has not answered."""
+        """Give up at this time, if the program has not answered, or the peer is not ready."""
         if self.phase is Phase.ASKED and self._line is not None:
             self._line.startup.expire_at(until)
             self._line.push()
+        elif self.phase is Phase.ACCEPTED:
+            self._set_timer(until, self._not_ready)
+
+    def _not_ready(self, _now: int) -> None:
+        if self.phase is Phase.ACCEPTED:
+            self._broke(ETIMEDOUT)
 
     def give_up(self) -> None:
         """Give up now, to make room for another request."""

@@ -99,6 +99,7 @@ class IwService(ConnectionService):
         self._reports: deque[tuple[CmId, Callable[..., None], tuple[Any, ...]]] = deque()
         self._reported: object = None  # the first of them, when that is done
         self._is_settling = False
+        self._failed: Watched | None = None  # once: it is tried again
         self._end: StreamEvent | None = None  # that is being handled
         self._ends = context.stream_fileno()
         self._epoll = select.epoll()
@@ -254,10 +255,14 @@ class IwService(ConnectionService):
                 one.ready(self.todo[one])
             except MemoryError:
                 raise
-            except Exception as error:  # it costs this connection, not all the ids of the device
+            except Exception as error:
                 self.agent.mistake(f"{one!r}", error)
-                if not isinstance(one, Listening):
+                if self._failed is not one:  # perhaps it came from a signal's handler
+                    self._failed = one
+                    continue
+                if not isinstance(one, Listening):  # it costs this connection, not all the ids of the device
                     self.unwatch(one)
+            self._failed = None
             self.todo.pop(one, None)
 
     # ------------------------------------------------------------------ for the agent

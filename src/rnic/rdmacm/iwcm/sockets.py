@@ -133,10 +133,52 @@ def accept(listener: socket.socket) -> tuple[socket.socket, SockAddr] | None:
         return None  # it has gone already, as accept(2) says
 
 
+class Spare:
+    """A descriptor that is given up to take a connection when no other is left, and to refuse it."""
+
+    def __init__(self) -> None:
+        self._fd = -1
+        self._take()
+
+    def _take(self) -> None:
+        with contextlib.suppress(OSError):
+            self._fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def refuse(self, listener: socket.socket) -> bool:
+        """Reset the next connection; False: it is still there."""
+        if self._fd < 0:
+            self._take()
+        if self._fd < 0:
+            return False
+        self.close()
+        try:
+            found = accept(listener)
+        except OSError:
+            return False
+        if found is not None:
+            abort(found[0])
+        self._take()
+        return found is not None
+
+    def close(self) -> None:
+        """Give it back."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
 def read(sock: socket.socket, most: int) -> bytes | None:
     """Bytes that have come, b"" at the end; None: none now. Raises OSError."""
     try:
         return sock.recv(most)
+    except (BlockingIOError, InterruptedError):
+        return None
+
+
+def peek(sock: socket.socket) -> bytes | None:
+    """As read() of one byte, which stays there."""
+    try:
+        return sock.recv(1, socket.MSG_PEEK)
     except (BlockingIOError, InterruptedError):
         return None
 

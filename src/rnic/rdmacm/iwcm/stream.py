@@ -49,9 +49,12 @@ def to_rtr(qp: QP | AwayQP) -> None:
         qp.modify(QPAttr(qp_state=QPState.RTR))
 
 
-def to_rts(qp: QP | AwayQP, sock: socket.socket, agreed: Agreed, *, is_initiator: bool) -> None:
+def to_rts(
+    qp: QP | AwayQP, sock: socket.socket, agreed: Agreed, *, is_initiator: bool, heard: bool = False
+) -> None:
     """Hand the socket over: from now on it is the queue pair's, which sends and receives.
 
+    heard: the initiator's first message is there.
     If memory was short, the next call does the rest.
     """
     to_rtr(qp)
@@ -62,6 +65,7 @@ def to_rts(qp: QP | AwayQP, sock: socket.socket, agreed: Agreed, *, is_initiator
         markers_in=agreed.markers_in,
         markers_out=agreed.markers_out,
         rfc7306=agreed.rfc7306,
+        heard=heard,
     )
     if sock.fileno() >= 0:
         qp.attach_stream(sock, attr)

@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * SENDs and WRITEs of iWARP that complete when the peer has them: by READs of no bytes behind them, which no program sees.
+ */
+#include <errno.h>
+
+#include "check.h"
+#include "stream.h"
+#include "wire/mpa.h"
+#include "wire/rdmap.h"
+
+static struct stream s;
+
+#define open_confirmed(...)                                                                                            \
+    do {                                                                                                               \
+        stream_open(&s, .rtr = RNIC_STREAM_RTR_WRITE, __VA_ARGS__);                                                    \
+        iwarp_confirm(s.a.qp, true);                                                                                   \
+        iwarp_confirm(s.b.qp, true);                                                                                   \
+        stream_run(&s);                                                                                                \
+    } while (0)
+
+/* READ requests among the frames that an end has written. */
+static int reads_in(const struct pipe *p) {
+    int reads = 0;
+    for (uint64_t at = 0; at < p->written; at += mpa_fpdu(mpa_length(p->bytes + at)))
+        reads += mpa_length(p->bytes + at) && rdmap_opcode(p->bytes + at + MPA_LENGTH_BYTES) == RDMAP_READ_REQUEST;
+    return reads;
+}
+
+static int close_it(struct end *e) { return stream_move(e, RNIC_QPS_SQD, NULL); }
+
+/* ---------------------------------------------------------------- completion */
+
+static void not_before_the_peer_has_it(void) {
+    for (int write = 0; write < 2; write++) {
+        check_note("%s", write ? "WRITE" : "SEND");
+        open_confirmed(.rd_atomic = 4);
+        s.ab.held = true;
+        post_recv(&s.b, 11, 0, 8);
+        if (write)
+            post_write(&s.a, 1, 0, 100, 8);
+        else
+            post_send(&s.a, 1, 0, 8);
+        stream_run(&s);
+        WANT_NONE(s.a.send_cq);
+        s.ab.held = false;
+        stream_run(&s);
+        WANT(s.a.send_cq, 1, SUCCESS);
+        CHECK_EQ(reads_in(&s.ab), 1);
+        CHECK_EQ(reads_in(&s.ba), 0);
+        stream_close(&s);
+    }
+}
+
+static void one_question_speaks_for_all_before_it(void) {
+    open_confirmed(.rd_atomic = 4);
+    s.ab.held = true;
+    for (uint64_t i = 1; i <= 20; i++) {
+        post_write(&s.a, i, 0, 0, 8);
+        stream_run(&s);
+    }
+    WANT_NONE(s.a.send_cq);
+    CHECK_EQ(reads_in(&s.ab), 1);
+    s.ab.held = false;
+    stream_run(&s);
+    for (uint64_t i = 1; i <= 20; i++)
+        WANT(s.a.send_cq, i, SUCCESS);
+    CHECK_EQ(reads_in(&s.ab), 2);
+    stream_close(&s);
+}
+
+/* The answer to a READ of the program's says the same, and waits for no other. */
+static void a_read_behind_it_is_question_enough(void) {
+    open_confirmed(.rd_atomic = 1);
+    struct rnic_send_wr read = {.wr_id = 2, .opcode = RNIC_WR_RDMA_READ, SGL(SGE(&s.a, 0, 8)), REMOTE(&s.b, 0)};
+    struct rnic_send_wr write = {.wr_id = 1,
+                                 .opcode = RNIC_WR_RDMA_WRITE,
+                                 .send_flags = RNIC_SEND_SIGNALED,
+                                 SGL(SGE(&s.a, 0, 8)),
+                                 REMOTE(&s.b, 64)};
+    read.send_flags = RNIC_SEND_SIGNALED;
+    s.ab.held = true;
+    post_read(&s.a, 0, 0, 0, 8); /* the one that may be under way */
+    post(&s.a, write);
+    post(&s.a, read);
+    stream_run(&s);
+    WANT_NONE(s.a.send_cq);
+    s.ab.held = false;
+    stream_run(&s);
+    for (uint64_t i = 0; i <= 2; i++)
+        WANT(s.a.send_cq, i, SUCCESS);
+    WANT_NONE(s.a.send_cq);
+    stream_close(&s);
+}
+
+/* Answers come in order, the program's and the others. */
+static void among_reads_and_atomics(void) {
+    open_confirmed(.rd_atomic = 4, .rfc7306 = true);
+    s.ab.held = true;
+    for (uint64_t i = 0; i < 12; i += 3) {
+        post_write(&s.a, i, 0, 64, 8);
+        post_read(&s.a, i + 1, 8, 64, 8);
+        post_add(&s.a, i + 2, 16, 128, 1);
+        stream_run(&s);
+    }
+    s.ab.held = false;
+    stream_run(&s);
+    for (uint64_t i = 0; i < 12; i++)
+        WANT(s.a.send_cq, i, SUCCESS);
+    CHECK_EQ(s.a.qp->state, RNIC_QPS_RTS);
+    CHECK_EQ(*(uint64_t *)(s.b.mem + 128), 4);
+    stream_close(&s);
+}
+
+/* An atomic behind a question does not wait for its answer, so that no WRITE overtakes it. */
+static void a_question_holds_nothing_up(void) {
+    open_confirmed(.rd_atomic = 4, .rfc7306 = true);
+    *(uint64_t *)s.a.mem = 7;
+    s.ab.held = true;
+    post_write(&s.a, 1, 8, 128, 8);
+    stream_run(&s);
+    post_add(&s.a, 2, 16, 64, 1);
+    post_write(&s.a, 3, 0, 64, 8);
+    stream_run(&s);
+    s.ab.held = false;
+    stream_run(&s);
+    for (uint64_t i = 1; i <= 3; i++)
+        WANT(s.a.send_cq, i, SUCCESS);
+    CHECK_EQ(*(uint64_t *)(s.a.mem + 16), 0);
+    CHECK_EQ(*(uint64_t *)(s.b.mem + 64), 7);
+    stream_close(&s);
+}
+
+/* A READ makes the connection ready, whose answer stands ahead of the others. */
+static void behind_the_read_that_makes_a_connection_ready(void) {
+    stream_open(&s, .rtr = RNIC_STREAM_RTR_READ);
+    iwarp_confirm(s.a.qp, false);
+    post_write(&s.a, 1, 0, 0, 8);
+    post_read(&s.a, 2, 0, 0, 8);
+    stream_run(&s);
+    WANT(s.a.send_cq, 1, SUCCESS);
+    WANT(s.a.send_cq, 2, SUCCESS);
+    stream_close(&s);
+}
+
+static void who_does_not_listen_is_not_told(void) {
+    open_confirmed(.rd_atomic = 4);
+    for (int i = 0; i < 60; i++) {
+        post(&s.a, (struct rnic_send_wr){.opcode = RNIC_WR_RDMA_WRITE, SGL(SGE(&s.a, 0, 8)), REMOTE(&s.b, 0)});
+        stream_run(&s);
+    }
+    CHECK_EQ(reads_in(&s.ab), 0);
+    stream_close(&s);
+
+    open_confirmed(.sig_all = true);
+    post(&s.a, (struct rnic_send_wr){.opcode = RNIC_WR_RDMA_WRITE, SGL(SGE(&s.a, 0, 8)), REMOTE(&s.b, 0)});
+    stream_run(&s);
+    WANT(s.a.send_cq, 0, SUCCESS);
+    CHECK_EQ(reads_in(&s.ab), 1);
+    stream_close(&s);
+}
+
+static void without_reads_as_before(void) {
+    open_confirmed(.rd_atomic = NONE);
+    s.ab.held = true;
+    post_write(&s.a, 1, 0, 0, 8);
+    stream_run(&s);
+    WANT(s.a.send_cq, 1, SUCCESS);
+    CHECK_EQ(reads_in(&s.ab), 0);
+    stream_close(&s);
+}
+
+/* What went before is complete by itself. */
+static void from_now_on(void) {
+    stream_open(&s, .rtr = RNIC_STREAM_RTR_WRITE);
+    stream_run(&s);
+    s.ab.held = true;
+    s.ab.most_in_pipe = 20;
+    post_write(&s.a, 1, 0, 0, 8);
+    stream_run(&s);
+    WANT_NONE(s.a.send_cq);
+    iwarp_confirm(s.a.qp, false);
+    s.ab.most_in_pipe = 0;
+    post_write(&s.a, 2, 0, 0, 8);
+    stream_run(&s);
+    WANT(s.a.send_cq, 1, SUCCESS);
+    WANT_NONE(s.a.send_cq);
+    s.ab.held = false;
+    stream_run(&s);
+    WANT(s.a.send_cq, 2, SUCCESS);
+    stream_close(&s);
+}
+
+static void a_window_of_reads_that_is_full(void) {
+    open_confirmed(.rd_atomic = 2, .dest_rd_atomic = 2);
+    s.ab.held = true;
+    post_read(&s.a, 1, 0, 0, 8);
+    post_read(&s.a, 2, 0, 0, 8);
+    post_write(&s.a, 3, 0, 0, 8);
+    stream_run(&s);
+    CHECK_EQ(reads_in(&s.ab), 2);
+    s.ab.held = false;
+    stream_run(&s);
+    for (uint64_t i = 1; i <= 3; i++)
+        WANT(s.a.send_cq, i, SUCCESS);
+    CHECK_EQ(reads_in(&s.ab), 3);
+    CHECK_EQ(s.b.qp->state, RNIC_QPS_RTS);
+    stream_close(&s);
+}
+
+/* ---------------------------------------------------------------- what fails */
+
+static void lost_on_its_way(void) {
+    open_confirmed(.rd_atomic = 4);
+    s.ab.held = true;
+    post_write(&s.a, 1, 0, 0, 8);
+    post_write(&s.a, 2, 0, 0, 8);
+    stream_run(&s);
+    iwarp_ended(s.a.qp, -ECONNRESET, s.f.now);
+    stream_run(&s);
+    WANT_ERR(s.a.send_cq, 1, RETRY_EXC_ERR, STREAM_LOST);
+    WANT(s.a.send_cq, 2, WR_FLUSH_ERR);
+    stream_close(&s);
+}
+
+static void refused_by_the_peer(void) {
+    open_confirmed(.access = RNIC_ACCESS_REMOTE_READ);
+    post_recv(&s.b, 11, 0, 8);
+    post_send(&s.a, 1, 0, 8);
+    post_write(&s.a, 2, 0, 0, 8);
+    post_write(&s.a, 3, 0, 0, 8);
+    stream_run(&s);
+    WANT(s.a.send_cq, 1, SUCCESS); /* the peer has named the one behind it */
+    WANT(s.a.send_cq, 2, REM_ACCESS_ERR);
+    WANT(s.a.send_cq, 3, WR_FLUSH_ERR);
+    stream_close(&s);
+}
+
+/* One that fails by itself is told when those before it are there. */
+static void ahead_of_one_that_fails(void) {
+    open_confirmed(.rd_atomic = 4);
+    s.ab.held = true;
+    post_write(&s.a, 1, 0, 0, 8);
+    post(&s.a, (struct rnic_send_wr){.wr_id = 2,
+                                     .opcode = RNIC_WR_RDMA_WRITE,
+                                     .send_flags = RNIC_SEND_SIGNALED,
+                                     SGL({(uintptr_t)s.a.mem, 8, 0xDEAD}),
+                                     REMOTE(&s.b, 0)});
+    stream_run(&s);
+    WANT_NONE(s.a.send_cq);
+    s.ab.held = false;
+    stream_run(&s);
+    WANT(s.a.send_cq, 1, SUCCESS);
+    WANT(s.a.send_cq, 2, LOC_PROT_ERR);
+    stream_close(&s);
+}
+
+/* An answer with another key, or with bytes, is none. */
+static void an_answer_that_is_none(void) {
+    open_confirmed(.rd_atomic = 4, .no_crc = true);
+    s.ab.held = true;
+    post_write(&s.a, 1, 0, 0, 8);
+    stream_run(&s);
+    uint8_t frame[MPA_LENGTH_BYTES + DDP_TAGGED_BYTES + MPA_CRC_BYTES] = {0, DDP_TAGGED_BYTES};
+    ddp_put_tagged(frame + MPA_LENGTH_BYTES, RDMAP_READ_RESPONSE, true, 77, 0);
+    stream_give(&s, &s.a, frame, sizeof frame);
+    stream_run(&s);
+    CHECK_EQ(s.a.qp->state, RNIC_QPS_ERR);
+    WANT(s.a.send_cq, 1, WR_FLUSH_ERR);
+    stream_close(&s);
+}
+
+/* ---------------------------------------------------------------- the end */
+
+static void closing_waits_for_the_answer(void) {
+    open_confirmed(.rd_atomic = 4);
+    s.ab.held = true;
+    post_recv(&s.b, 11, 0, 8);
+    post_send(&s.a, 1, 0, 8);
+    CHECK_EQ(close_it(&s.a), 0);
+    stream_run(&s);
+    WANT_NONE(s.a.send_cq);
+    CHECK(!s.ab.finished);
+    s.ab.held = false;
+    stream_run(&s);
+    WANT(s.a.send_cq, 1, SUCCESS);
+    WANT(s.b.recv_cq, 11, SUCCESS);
+    CHECK_EQ(s.a_end.event.end, RNIC_STREAM_CLOSED);
+    stream_close(&s);
+}
+
+/* The peer's question is on its way when this end closes: it is answered first. */
+static void the_last_word_is_confirmed(void) {
+    open_confirmed(.rd_atomic = 4);
+    s.ab.most_read = (uint32_t)mpa_fpdu(DDP_UNTAGGED_BYTES + 8);
+    post_recv(&s.b, 11, 0, 8);
+    post_send(&s.a, 1, 0, 8);
+    while (wq_tail(&s.b.qp->rq) == 0)
+        CHECK(stream_step(&s));
+    s.ab.held = true;
+    CHECK_EQ(close_it(&s.b), 0);
+    stream_run(&s);
+    CHECK(!s.ba.finished);
+    s.ab.held = false;
+    stream_run(&s);
+    WANT(s.a.send_cq, 1, SUCCESS);
+    CHECK(s.ba.finished);
+    stream_close(&s);
+}
+
+/* A peer that does not ask is not waited for longer than a second; one that has closed, not at all. */
+static void who_does_not_ask(void) {
+    for (int closes = 0; closes < 2; closes++) {
+        check_note("%s", closes ? "closes" : "stays");
+        stream_open(&s, .rtr = RNIC_STREAM_RTR_WRITE, .rfc7306 = true);
+        iwarp_confirm(s.b.qp, true);
+        post_recv(&s.b, 11, 0, 8);
+        post_send(&s.a, 1, 0, 8);
+        stream_run(&s);
+        CHECK_EQ(close_it(&s.b), 0);
+        stream_run(&s);
+        CHECK(!s.ba.finished);
+        if (closes) {
+            CHECK_EQ(close_it(&s.a), 0);
+            stream_run(&s);
+        } else {
+            uint64_t before = s.f.now;
+            stream_later(&s);
+            CHECK_EQ(s.f.now, before + SEC);
+            stream_run(&s);
+        }
+        CHECK(s.ba.finished);
+        CHECK_EQ(s.b.qp->state, RNIC_QPS_ERR);
+        stream_close(&s);
+    }
+}
+
+static void both_close_at_once(void) {
+    open_confirmed(.rd_atomic = 1, .dest_rd_atomic = 1);
+    for (uint64_t i = 1; i <= 2; i++) {
+        post_recv(&s.a, 10 + i, 0, 8);
+        post_recv(&s.b, 10 + i, 0, 8);
+        post_send(&s.a, i, 0, 8);
+        post_send(&s.b, i, 0, 8);
+        (void)stream_step(&s);
+    }
+    CHECK_EQ(close_it(&s.a), 0);
+    CHECK_EQ(close_it(&s.b), 0);
+    stream_run(&s);
+    for (uint64_t i = 1; i <= 2; i++) {
+        WANT(s.a.send_cq, i, SUCCESS);
+        WANT(s.b.send_cq, i, SUCCESS);
+    }
+    CHECK_EQ(s.a_end.event.end, RNIC_STREAM_CLOSED);
+    CHECK_EQ(s.b_end.event.end, RNIC_STREAM_CLOSED);
+    stream_close(&s);
+}
+
+int main(void) {
+    RUN(not_before_the_peer_has_it);
+    RUN(one_question_speaks_for_all_before_it);
+    RUN(a_read_behind_it_is_question_enough);
+    RUN(among_reads_and_atomics);
+    RUN(a_question_holds_nothing_up);
+    RUN(behind_the_read_that_makes_a_connection_ready);
+    RUN(who_does_not_listen_is_not_told);
+    RUN(without_reads_as_before);
+    RUN(from_now_on);
+    RUN(a_window_of_reads_that_is_full);
+    RUN(lost_on_its_way);
+    RUN(refused_by_the_peer);
+    RUN(ahead_of_one_that_fails);
+    RUN(an_answer_that_is_none);
+    RUN(closing_waits_for_the_answer);
+    RUN(the_last_word_is_confirmed);
+    RUN(who_does_not_ask);
+    RUN(both_close_at_once);
+    return check_done();
+}
