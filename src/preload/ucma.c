@@ -304,14 +304,16 @@ static int give(const struct order *order, const int fds[ORDER_FDS]) {
 }
 
 /* Have the orders behind an answer carried out.  A connection that its queue pair does not take fails the command that has
- * accepted it; else it ends, and an event says so. */
-static int follow_orders(int fd, const struct command *c, struct answer *answer, const int fds[ORDER_FDS]) {
+ * accepted it; else it ends, and an event says so.  fds: -1, where they have been given away */
+static int follow_orders(int fd, const struct command *c, struct answer *answer, int fds[ORDER_FDS]) {
     static const int none[ORDER_FDS] = {-1, -1};
     for (uint64_t i = 0; i < answer->orders; i++) {
         struct order order;
         if (read_all(fd, &order, sizeof order))
             return -1;
         int rc = give(&order, order.kind == ORDER_BEGIN ? fds : none);
+        if (order.kind == ORDER_BEGIN)
+            memcpy(fds, none, sizeof none);
         if (rc && order.kind == ORDER_BEGIN && c->head.cmd == RDMA_USER_CM_CMD_ACCEPT)
             answer->result = rc;
     }
@@ -337,6 +339,10 @@ static int carry_out(int fd, struct command *c, struct answer *answer) {
         rc = follow_orders(ends[0], c, answer, fds);
     int why = errno;
     syscall(SYS_close, ends[0]);
+    for (int i = 0; i < ORDER_FDS; i++) {
+        if (fds[i] >= 0) /* nobody has got it */
+            syscall(SYS_close, fds[i]);
+    }
     errno = why;
     return rc;
 }

@@ -3,6 +3,7 @@
  * Who makes progress: the engine leaves its sockets to an application that polls all the time, and to no other.
  */
 #include <dirent.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,6 +52,18 @@ static void look(void) {
 
 static bool engine_stands_by(void) { return atomic_load(&dev_of(ctx)->run.disarmed); }
 
+/* The engine may sleep already, until something comes. */
+static void poll_until_it_stands_by(const struct rnic_ops *by, struct rnic_cq *queue, struct run *run) {
+    struct rnic_wc wc;
+    uint64_t limit = run_clock() + 60000000000u;
+    for (uint32_t i = 1; !atomic_load(&run->disarmed); i++) {
+        CHECK_EQ(by->poll_cq(queue, 1, &wc), 0);
+        CHECK(run_clock() < limit);
+        if (i % LOOKS == 0)
+            engine_wake(run);
+    }
+}
+
 static void test_an_application_that_polls_now_and_then_has_an_engine_at_work(void) {
     open_device();
     for (int i = 0; i < LOOKS; i++) {
@@ -74,14 +87,81 @@ static void test_an_application_that_waits_for_events_has_an_engine_at_work(void
 
 static void test_an_application_that_polls_all_the_time_has_the_sockets_to_itself(void) {
     open_device();
-    for (uint64_t limit = run_clock() + 60000000000u; !engine_stands_by();) {
-        look();
-        CHECK(run_clock() < limit);
-    }
+    poll_until_it_stands_by(ops, cq, &dev_of(ctx)->run);
     for (uint64_t limit = run_clock() + 60000000000u; engine_stands_by();) { /* until it does not */
         nap(100000);
         CHECK(run_clock() < limit);
     }
+    close_device();
+}
+
+/* ---------------------------------------------------------------- a poll that takes long */
+
+static pthread_t program;
+static struct {
+    uint64_t ended; /* the last one of the program's; */
+    bool seen;      /* in it, the engine could see that it was under way */
+} slow;
+
+/* What comes takes longer than the time between two polls. */
+static bool receive_much(void *owner, uint64_t now, bool everything) {
+    const struct run *run = owner;
+    (void)now;
+    (void)everything;
+    if (!pthread_equal(pthread_self(), program))
+        return false;
+    nap(100000);
+    slow.seen = atomic_load(&run->polling);
+    slow.ended = run_clock();
+    return true;
+}
+
+static const struct source much = {.name = "much", .receive = receive_much};
+
+static void add_source(struct run *run) {
+    struct run_source *s = run->with.receive;
+    while (s->is)
+        s++;
+    *s = (struct run_source){&much, run};
+}
+
+/* Else the engine would think that it does so now and then, and they would take turns. */
+static void test_an_application_whose_polls_take_long_polls_all_the_time(void) {
+    open_device();
+    struct run *run = &dev_of(ctx)->run;
+    program = pthread_self();
+    dev_lock(dev_of(ctx));
+    add_source(run);
+    dev_unlock(dev_of(ctx));
+    for (uint64_t limit = run_clock() + 60000000000u; !slow.seen || atomic_load(&run->polls_at) < slow.ended;) {
+        slow.seen = false;
+        look();
+        CHECK(run_clock() < limit);
+    }
+    CHECK(!atomic_load(&run->polling));
+    close_device();
+}
+
+static uint32_t skipped(struct run *run) { return atomic_load((_Atomic uint32_t *)&run->skipped); }
+
+/* Else it would wait for the lock at each look, and whoever has it would have to wake it. */
+static void test_a_look_leaves_the_lock_to_an_application_that_polls_now_and_then_not(void) {
+    open_device();
+    struct run *run = &dev_of(ctx)->run;
+    dev_lock(dev_of(ctx));
+    atomic_store(&run->polls_at, UINT64_MAX); /* as if it polled without end */
+    engine_wake(run);
+    dev_unlock(dev_of(ctx));
+    for (int most = 0; most < 15;) {
+        dev_lock(dev_of(ctx));
+        for (uint64_t limit = run_clock() + 60000000000u; engine_stands_by() && (int)skipped(run) < 15;)
+            CHECK(run_clock() < limit);
+        most = (int)skipped(run);
+        dev_unlock(dev_of(ctx));
+    }
+    for (uint64_t limit = run_clock() + 60000000000u; skipped(run);)
+        CHECK(run_clock() < limit);
+    atomic_store(&run->polls_at, 0);
     close_device();
 }
 
@@ -116,18 +196,14 @@ static void write_beside_verbs(bool polls) {
 /* It polls for the completion of its own request, and then its memory: what comes there is not left lying again and again. */
 static void test_a_program_that_polls_its_memory_has_an_engine_at_work(void) {
     struct live from, to;
-    struct rnic_wc wc;
-    live_open(&from, 0);
-    live_open(&to, 0);
+    live_open(&from, -1); /* its memory is reached by packets alone */
+    live_open(&to, -1);
     struct run *run = &dev_of(to.ctx)->run;
     struct rnic_qp *qp = live_qp(&from), *peer = live_qp(&to);
     live_join(&from, qp, &to, peer, 14, 7);
     double until = live_seconds() + HANG_S;
     for (uint8_t i = 1; !atomic_load(&run->left_until); i++) {
-        while (!atomic_load(&run->disarmed)) {
-            CHECK_EQ(to.ops->poll_cq(to.cq, 1, &wc), 0);
-            CHECK(live_seconds() < until);
-        }
+        poll_until_it_stands_by(to.ops, to.cq, run);
         from.mem[63] = i;
         live_post(&from, qp, RNIC_WR_RDMA_WRITE, 1, 0, 64, &to);
         while (atomic_load((_Atomic uint8_t *)&to.mem[63]) != i)
@@ -324,6 +400,8 @@ int main(void) {
     RUN(test_an_application_that_polls_now_and_then_has_an_engine_at_work);
     RUN(test_an_application_that_waits_for_events_has_an_engine_at_work);
     RUN(test_an_application_that_polls_all_the_time_has_the_sockets_to_itself);
+    RUN(test_an_application_whose_polls_take_long_polls_all_the_time);
+    RUN(test_a_look_leaves_the_lock_to_an_application_that_polls_now_and_then_not);
     RUN(test_a_program_that_polls_its_memory_has_an_engine_at_work);
     RUN(test_the_engine_goes_on_beside_threads_inside_verbs);
     RUN(test_a_program_that_polls_goes_on_beside_threads_inside_verbs);

@@ -55,13 +55,16 @@ static void a_read_fetches(void) {
     stream_open(&s);
     fill(s.b.mem + 500, 150000, 3);
     post_read(&s.a, 1, 0, 500, 150000);
+    post_read(&s.a, 3, 150000, 500, 1);
     post_send(&s.b, 2, 0, 0); /* what makes it speak, so that it has been spoken to */
     post_recv(&s.a, 12, 0, 0);
     stream_run(&s);
     CHECK_EQ(WANT(s.a.send_cq, 1, SUCCESS).byte_len, 150000);
+    CHECK_EQ(WANT(s.a.send_cq, 3, SUCCESS).byte_len, 1);
     WANT(s.b.send_cq, 2, SUCCESS);
     WANT(s.a.recv_cq, 12, SUCCESS);
     CHECK(filled(s.a.mem, 150000, 3));
+    CHECK_EQ(s.a.mem[150000], s.b.mem[500]);
     stream_close(&s);
 }
 
@@ -636,6 +639,43 @@ static void rts_needs_a_connection(void) {
     stream_close(&s);
 }
 
+static int changes(uint32_t mask) {
+    const struct rnic_qp_attr attr = {.qp_state = RNIC_QPS_RTS,
+                                      .cur_qp_state = RNIC_QPS_RTS,
+                                      .port_num = 1,
+                                      .qp_access_flags = RNIC_ACCESS_REMOTE_READ};
+    int rc = qp_attr_check(s.b.qp, &attr, RNIC_QP_STATE | mask, NULL);
+    if (!rc)
+        qp_attr_apply(s.b.qp, &attr, RNIC_QP_STATE | mask);
+    return rc ? rc : qp_transition(s.b.qp, RNIC_QPS_RTS, NULL);
+}
+
+/* What librdmacm's users say of a connection that is there, and what the peer may do. */
+static void what_may_change_in_rts(void) {
+    static const uint32_t others[] = {RNIC_QP_PKEY_INDEX,         RNIC_QP_MAX_QP_RD_ATOMIC,
+                                      RNIC_QP_MAX_DEST_RD_ATOMIC, RNIC_QP_AV,
+                                      RNIC_QP_PATH_MTU,           RNIC_QP_TIMEOUT,
+                                      RNIC_QP_RETRY_CNT,          RNIC_QP_RQ_PSN,
+                                      RNIC_QP_DEST_QPN,           RNIC_QP_EN_SQD_ASYNC_NOTIFY};
+    stream_open(&s);
+    post_write(&s.a, 1, 0, 0, 8);
+    stream_run(&s);
+    WANT(s.a.send_cq, 1, SUCCESS);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        CHECK(changes(others[i]) < 0);
+    CHECK_EQ(changes(0), 0);
+    CHECK_EQ(changes(RNIC_QP_PORT), 0);
+    CHECK_EQ(changes(RNIC_QP_CUR_STATE), 0);
+    CHECK_EQ(changes(RNIC_QP_PORT | RNIC_QP_ACCESS_FLAGS | RNIC_QP_CUR_STATE), 0);
+    post_read(&s.a, 2, 0, 0, 8);
+    stream_run(&s);
+    WANT(s.a.send_cq, 2, SUCCESS);
+    post_write(&s.a, 3, 0, 0, 8);
+    stream_run(&s);
+    CHECK_EQ(s.b_end.event.end, RNIC_STREAM_REFUSED);
+    stream_close(&s);
+}
+
 /* RFC 5044, 7.1 */
 static void the_responder_waits_for_the_first_message(void) {
     stream_open(&s);
@@ -812,6 +852,7 @@ int main(void) {
     RUN(writes_end_with_a_piece);
     RUN(markers_stand_at_every_512th_place);
     RUN(rts_needs_a_connection);
+    RUN(what_may_change_in_rts);
     RUN(the_responder_waits_for_the_first_message);
     RUN(a_responder_does_not_wait_for_ever);
     RUN(a_connection_of_equals);

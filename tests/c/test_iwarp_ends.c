@@ -311,6 +311,7 @@ static void err_at_every_byte(void) {
             CHECK_EQ(stream_move(&s.a, RNIC_QPS_ERR, NULL), 0);
             WANT_ERR(s.a.send_cq, 1, WR_FLUSH_ERR, FLUSHED);
             memset(s.a.mem, 0, 40000); /* it is the program's again */
+            stream_run(&s);            /* nobody reads, and it waits for that */
             CHECK_EQ(s.a_end.count, 1);
             CHECK_EQ(s.a_end.event.end, RNIC_STREAM_CLOSED);
             s.ab.held = false;
@@ -325,6 +326,52 @@ static void err_at_every_byte(void) {
             stream_close(&s);
         }
     }
+}
+
+/* A payload that was to go from its memory lies behind frames that wait to be written, too.  Padding and CRC are 0. */
+static void err_behind_short_messages(void) {
+    static const uint8_t trailer[3 + 4];
+    for (uint32_t at = 1; at < 20240; at += at < 300 || at > 20200 ? 1 : 331) {
+        check_note("byte %u", at);
+        stream_open(&s, .no_crc = true);
+        fill(s.a.mem, 40000, 3);
+        for (uint32_t i = 0; i < 8; i++) /* by the buffer in which it will lie */
+            post_write(&s.a, 4, 1, 100000, 4000);
+        stream_run(&s);
+        uint64_t before = s.ab.written;
+        s.ab.most_in_pipe = at;
+        s.ab.held = true;
+        post_write(&s.a, 1, 0, 0, 100);
+        post_write(&s.a, 2, 100, 100, 100);
+        post_write(&s.a, 3, 200, 200, 20001);
+        stream_run(&s);
+        CHECK_EQ(s.ab.written - before, at);
+        CHECK_EQ(stream_move(&s.a, RNIC_QPS_ERR, NULL), 0);
+        memset(s.a.mem, 0, 40000);
+        s.ab.held = false;
+        s.ab.most_in_pipe = 0;
+        stream_run(&s);
+        want_end(&s.b, RNIC_STREAM_FIN, 0);
+        CHECK(filled(s.b.mem, 20201, 3));
+        CHECK(!memcmp(s.ab.bytes + s.ab.written - sizeof trailer, trailer, sizeof trailer));
+        stream_close(&s);
+    }
+}
+
+/* It waits for its time to send; nothing of that is left when it has ended. */
+static void err_while_it_is_paced(void) {
+    const struct rnic_qp_rate_limit_attr attr = {.rate_limit = 100000, .max_burst_sz = 4096};
+    stream_open(&s);
+    pace_set(&s.a.qp->pace, &attr, s.a.node->nic.mtu);
+    post_write(&s.a, 1, 0, 0, 100000);
+    stream_run(&s);
+    CHECK(s.ab.written && s.ab.written < 100000);
+    CHECK(s.a.qp->engine->deadline(s.a.qp) != NEVER);
+    CHECK_EQ(stream_move(&s.a, RNIC_QPS_ERR, NULL), 0);
+    stream_run(&s);
+    stream_later(&s);
+    CHECK_EQ(s.a.qp->engine->deadline(s.a.qp), NEVER);
+    stream_close(&s);
 }
 
 /* Memory that is deregistered while its bytes go from there: the frame cannot be finished. */
@@ -439,6 +486,8 @@ int main(void) {
     RUN(a_connection_is_reset);
     RUN(a_write_fails);
     RUN(err_at_every_byte);
+    RUN(err_behind_short_messages);
+    RUN(err_while_it_is_paced);
     RUN(memory_goes_while_it_is_sent);
     RUN(what_is_posted_in_err_is_flushed);
     RUN(reset_in_the_middle);

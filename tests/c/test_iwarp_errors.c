@@ -197,6 +197,34 @@ static void segments_of_a_send(void) {
     stream_close(&s);
 }
 
+/* RFC 5041, 5.3 allows what siw does not: they are carried out there and then. */
+static void other_messages_amid_a_send(void) {
+    begin("WRITE, READ and atomic");
+    s.ba.held = true; /* the answers are to nothing that a has asked for */
+    post_recv(&s.b, 1, 0, 8);
+    segment_untagged(&g, RDMAP_SEND, false, 1, 0, "abcd", 4);
+    give();
+    segment_tagged(&g, RDMAP_WRITE, true, s.b.mr->pub.rkey, (uintptr_t)s.b.mem + 100, "written", 7);
+    give();
+    CHECK(!memcmp(s.b.mem + 100, "written", 7));
+    segment_read(&g, 1, 77, 0, 8, s.b.mr->pub.rkey, (uintptr_t)s.b.mem);
+    give();
+    segment_untagged(&g, RDMAP_ATOMIC_REQUEST, true, 2, 0, NULL, 0);
+    atomic_set_stag(segment_behind(&g), s.b.mr->pub.rkey);
+    atomic_set_to(segment_behind(&g), (uintptr_t)s.b.mem + 200);
+    atomic_set_data(segment_behind(&g), 5);
+    give();
+    stream_run(&s);
+    CHECK_EQ(s.b.mem[200], 5);
+    CHECK_EQ(COUNTER(&s.b, responses_sent), 2);
+    segment_untagged(&g, RDMAP_SEND, true, 1, 4, "efgh", 4);
+    give();
+    WANT(s.b.recv_cq, 1, SUCCESS);
+    CHECK(!memcmp(s.b.mem, "abcdefgh", 8));
+    CHECK_EQ(s.b.qp->state, RNIC_QPS_RTS);
+    stream_close(&s);
+}
+
 static void receives(void) {
     static const unsigned opcodes[] = {RDMAP_SEND, RDMAP_SEND_INV, RDMAP_SEND_SE, RDMAP_SEND_SE_INV, RDMAP_IMMEDIATE};
     for (size_t i = 0; i < sizeof opcodes / sizeof *opcodes; i++) {
@@ -250,7 +278,7 @@ struct range {
     const char *what;
     uint32_t access; /* of the region; of the queue pair: all, or what `denied` says */
     int64_t key;     /* added to it */
-    uint64_t to;     /* offset into the memory, */
+    uint64_t to;     /* offset into the memory; or far: ahead of the last address but three */
     bool far, other_pd, denied;
     int write[3], read[3]; /* layer, type, code of either */
 };
@@ -260,6 +288,7 @@ static const struct range ranges[] = {
     {"ahead of the region", ALL_ACCESS, 0, (uint64_t)-1, false, false, false, {DDP, 1, 1}, {RDMAP, 1, 1}},
     {"behind it", ALL_ACCESS, 0, 93, false, false, false, {DDP, 1, 1}, {RDMAP, 1, 1}},
     {"around the end of all addresses", ALL_ACCESS, 0, 0, true, false, false, {DDP, 1, 3}, {RDMAP, 1, 4}},
+    {"up to the end of all addresses", ALL_ACCESS, 0, 4, true, false, false, {DDP, 1, 1}, {RDMAP, 1, 1}},
     {"no right", RNIC_ACCESS_LOCAL_WRITE, 0, 0, false, false, false, {RDMAP, 1, 2}, {RDMAP, 1, 2}},
     {"no right of the queue pair", ALL_ACCESS, 0, 0, false, false, true, {RDMAP, 1, 2}, {RDMAP, 1, 2}},
     {"another protection domain", ALL_ACCESS, 0, 0, false, true, false, {DDP, 1, 2}, {RDMAP, 1, 3}},
@@ -275,7 +304,7 @@ static void try_range(const struct range *r, bool write) {
     stream_open(&s, .access = r->denied ? NONE : ALL_ACCESS);
     struct mr *mr = region(r);
     uint32_t key = mr->pub.rkey + (uint32_t)r->key;
-    uint64_t to = r->far ? UINT64_MAX - 3 : (uintptr_t)s.b.mem + 1000 + r->to;
+    uint64_t to = r->far ? UINT64_MAX - 3 - r->to : (uintptr_t)s.b.mem + 1000 + r->to;
     const int *code = write ? r->write : r->read;
     if (write)
         segment_tagged(&g, RDMAP_WRITE, true, key, to, "12345678", 8);
@@ -746,6 +775,7 @@ int main(void) {
     RUN(lengths);
     RUN(queues_and_numbers);
     RUN(segments_of_a_send);
+    RUN(other_messages_amid_a_send);
     RUN(receives);
     RUN(memory_of_the_target);
     RUN(a_bad_read_behind_good_ones);

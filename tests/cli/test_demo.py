@@ -11,6 +11,7 @@ import socket
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from rich.console import Console
 
 from cli.commands import Command, Start
 from cli.test_doctor import within
+from rnic import WC, QPAttr, QPAttrMask, QPState, WCStatus
 from rnic.cli import demo, transfer
 from rnic.cli.demo import read_exactly
 from rnic.cli.params import Failure
@@ -194,3 +196,37 @@ def test_file_that_shrinks_is_noticed(tmp_path: Path) -> None:
         assert part == b"1234"
         with pytest.raises(Failure, match="short became shorter"):
             read_exactly(file, memoryview(part))
+
+
+class Flushed:
+    """A completion queue; behind a SEND that has completed, the queue pair's receives are flushed at once."""
+
+    def __init__(self, lane: transfer.Lane) -> None:
+        self._cq, self._qp = lane.cq, lane.qp
+        self.req_notify, self.ack_events = lane.cq.req_notify, lane.cq.ack_events
+
+    def poll(self, n: int) -> list[WC]:
+        found = self._cq.poll(n)
+        if any(wc.wr_id & transfer.SEND_WRID for wc in found):
+            self._qp.modify(QPAttr(qp_state=QPState.ERR), QPAttrMask.STATE)
+            found += self._cq.poll(n)
+            assert found[-1].status is WCStatus.WR_FLUSH_ERR
+        return found
+
+
+def linked(sock: socket.socket, stack: ExitStack) -> transfer.Link:
+    return transfer.Link(sock, stack, lambda: None)
+
+
+@pytest.mark.parametrize("kind", ["bye", "offer"])
+def test_who_has_heard_the_last_message_may_close_at_once(kind: str) -> None:
+    with ExitStack() as stack, ThreadPoolExecutor(1) as pool:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        one = stack.enter_context(socket.create_connection(listener.getsockname()))
+        other = stack.enter_context(listener.accept()[0])
+        waiting = pool.submit(linked, other, stack)
+        control = linked(one, stack).control
+        waiting.result()
+        control.cq = Flushed(control)  # type: ignore[assignment]
+        with ExitStack() if kind == "bye" else pytest.raises(Failure, match="WR_FLUSH_ERR"):
+            control.send(kind)

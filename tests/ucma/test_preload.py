@@ -4,14 +4,20 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
+import socket
 import subprocess
 import sys
 import textwrap
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from rnic.programs.surroundings import SOCKET
+from rnic.ucma.layouts import ANSWER
 from ucma.under import Program, compiled, needs_libraries
 from waiting import until
 
@@ -322,3 +328,48 @@ def test_error_of_a_library_stays_until_it_is_asked_for(tmp_path: Path, heap: st
     program = compiled("errors", tmp_path, "-ldl")
     with Program(program, options=("--heap", heap)) as one:
         assert "no_such_library" in one.good()
+
+
+class Broken:
+    """A server that breaks off within each answer, behind that many bytes and two descriptors."""
+
+    def __init__(self, folder: Path, length: int) -> None:
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(str(folder / SOCKET))
+        self._listener.listen()
+        self._answer = ANSWER.pack(0, 0, 0, 8, 1)[:length]
+        self._thread = threading.Thread(target=self._serve)
+
+    def _serve(self) -> None:
+        with suppress(OSError), self._listener.accept()[0] as sock, Path(os.devnull).open() as passed:
+            while (received := socket.recv_fds(sock, 4096, 1))[0]:
+                for fd in received[1]:
+                    with socket.socket(fileno=fd) as answers:
+                        socket.send_fds(answers, [self._answer], [passed.fileno()] * 2)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)  # the program may never have come
+        self._thread.join()
+        self._listener.close()
+
+
+@pytest.mark.parametrize("length", [1, ANSWER.size - 1, ANSWER.size])
+def test_descriptors_of_an_answer_that_breaks_off_are_closed(tmp_path: Path, length: int) -> None:
+    text = """
+        fd = opened()
+        before = os.listdir("/proc/self/fd")
+        for _ in range(3):
+            try:
+                create(fd)
+            except OSError as error:
+                assert error.errno == errno.EIO, error
+            else:
+                raise AssertionError("it has an answer")
+        assert os.listdir("/proc/self/fd") == before
+    """
+    words = (sys.executable, "-c", HEAD + textwrap.dedent(text))
+    with Broken(tmp_path, length), Program(*words, within=tmp_path) as program:
+        program.good()

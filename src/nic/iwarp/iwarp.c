@@ -194,34 +194,37 @@ static bool lingers(struct qp *qp, uint64_t now) {
 }
 
 /* In ERR: what has been begun is written whole, or given up with the connection. */
-static bool wind_up(struct qp *qp, uint64_t now) {
+static void wind_up(struct qp *qp, uint64_t now) {
     struct iwarp *iw = iwarp_of(qp);
     qp_flush(qp);
     if (!iw->connected || iw->out.finished)
-        return false;
+        return;
     if (out_drain(qp) || iw->out.broken)
         finish(qp, now);
     else if (!iw->close_at)
         iw->close_at = now + CLOSE_NS;
-    return false;
 }
 
-static bool next(struct qp *qp, uint64_t now) {
-    if (qp->state != RNIC_QPS_RTS && qp->state != RNIC_QPS_SQD)
-        return qp->state == RNIC_QPS_ERR && wind_up(qp, now);
+/* As much as a turn is; false: it does not go on. */
+static bool work(struct qp *qp, uint64_t now) {
     enum result result = NO_ROOM;
     for (int i = 0; i < TURN && result == NO_ROOM; i++) {
         result = send_fill(qp, now);
         bool clear = out_drain(qp);
         send_complete(qp);
-        if (qp->state == RNIC_QPS_ERR)
-            return wind_up(qp, now);
         if (!clear)
             return false;
     }
     if (send_drained(qp) && !send_owes(qp) && !lingers(qp, now))
         finish(qp, now);
     return result == NO_ROOM;
+}
+
+static bool next(struct qp *qp, uint64_t now) {
+    bool more = (qp->state == RNIC_QPS_RTS || qp->state == RNIC_QPS_SQD) && work(qp, now);
+    if (qp->state == RNIC_QPS_ERR) /* or it is now */
+        wind_up(qp, now);
+    return more;
 }
 
 /* It has closed in order, and what was posted before may go yet. */

@@ -3,7 +3,8 @@
  * The TCP link of an iWARP device as a source: its streams are read, and who waits for room is told of it.
  *
  * Bytes go from the socket straight to where the queue pair wants them.  The engine's epoll set has one descriptor, the
- * link's own set.  A thread that polls reads a few streams without asking that set first, which costs it a system call less.
+ * link's own set.  A few streams are read without asking that set first, which costs a system call less.  While a program polls
+ * they are not even in it: the kernel would go through the set for each packet.
  */
 #include <errno.h>
 #include <sys/syscall.h>
@@ -92,6 +93,14 @@ static bool receive_all(struct net *net, uint64_t now) {
     return any;
 }
 
+static void set_polled(struct net *net, bool polled) {
+    if (polled == net->tcp.polled)
+        return;
+    net->tcp.polled = polled;
+    for (struct tcp_stream *s = net->tcp.streams[TCP_OPEN]; s; s = s->next)
+        tcp_watch(&net->tcp, s);
+}
+
 /* ---------------------------------------------------------------- stages */
 
 /* Their queue pairs take what comes from now on, and first what was read by others. */
@@ -126,10 +135,14 @@ static bool receive(void *owner, uint64_t now, bool all) {
     struct net *net = owner;
     struct tcp *tcp = &net->tcp;
     bool any = tell_broken(net, now) | open_streams(net, now);
+    bool few = tcp->count[TCP_OPEN] <= FEW;
     (void)all;
+    set_polled(net, tcp->polled && few);
     tcp_go_on(tcp, now);
-    if (tcp->count[TCP_OPEN] <= FEW && !tcp->full && !tcp->count[TCP_LEAVES])
-        return receive_all(net, now) | any;
+    if (few)
+        any |= receive_all(net, now);
+    if (few && !tcp->full && !tcp->count[TCP_LEAVES])
+        return any;
     any |= receive_ready(net, now);
     tcp_sweep(tcp, now);
     return any;
@@ -148,6 +161,7 @@ static uint64_t deadline(const void *owner) {
 /* While nobody uses streams, those that leave are the engine's. */
 static void arm(void *owner, bool armed) {
     struct net *net = owner;
+    set_polled(net, !armed && net->tcp.count[TCP_OPEN] <= FEW);
     engine_watch_for(net->run, &net->watched_streams, net->tcp.epoll_fd, armed || !is_used(net) ? EPOLLIN : 0);
 }
 

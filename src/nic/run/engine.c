@@ -22,6 +22,7 @@
 
 #define LOOK_UP_NS 500000   /* how long a disarmed engine sleeps */
 #define IN_USE_NS 200000    /* an application that polled within this time is still at it */
+#define LOOKS_SKIPPED 15   /* of them in a row, while the application has the lock */
 #define LEFT_NS 50000      /* an application that polls has not done so for this time, and something has lain there: */
 #define LEFT_LOOKS 2       /* if that is so at each of so many looks, it polls for something else, its memory perhaps, */
 #define LEAVES_NS 50000000 /* and the engine does the work for this time */
@@ -124,7 +125,8 @@ static uint64_t earliest(const struct run *run) {
  * between two, leaves packets lying for as long as it does something else. */
 static bool in_use(const struct run *run, uint64_t now) {
     uint64_t last = atomic_load(&run->polls_at);
-    return last && now >= atomic_load(&run->left_until) && (now < last || now - last <= IN_USE_NS);
+    bool recently = now < last || now - last <= IN_USE_NS || atomic_load(&run->polling);
+    return last && now >= atomic_load(&run->left_until) && recently;
 }
 
 /* To a thread that waits for the lock, or to a process that waits for a processor to send us something. */
@@ -195,11 +197,30 @@ static void note_left(struct run *run, uint64_t now, bool left) {
     atomic_store(&run->left_until, now + LEAVES_NS);
 }
 
+static bool is_absent(const struct run *run, uint64_t now) {
+    uint64_t last = atomic_load(&run->polls_at);
+    return now > last && now - last > LEFT_NS && !atomic_load(&run->polling);
+}
+
+/* An application that polls has the lock most of the time, and whoever waits for it interrupts that one twice: a look that nothing
+ * has asked for does so but now and then. */
+static bool lock_to_look(struct run *run, bool asked) {
+    bool waits = asked || run->skipped == LOOKS_SKIPPED;
+    if (waits)
+        engine_lock(run);
+    bool locked = waits || run_trylock(run);
+    run->skipped = locked ? 0 : run->skipped + 1;
+    return locked;
+}
+
 /* What the polling application leaves to the engine: sockets without queue pairs, and the ports' timers. */
 static void look_up(struct run *run, bool input) {
-    uint64_t now = run_clock(), last = atomic_load(&run->polls_at);
-    bool absent = now > last && now - last > LEFT_NS;
-    engine_lock(run);
+    uint64_t now = run_clock();
+    bool absent = is_absent(run, now);
+    if (!lock_to_look(run, input || absent)) {
+        note_left(run, now, false);
+        return;
+    }
     arm(run, false); /* a socket may have got its first queue pair, or lost its last */
     source_timers(run, now);
     bool found = (input || absent) && progress(run, now, true);
@@ -224,7 +245,8 @@ static bool stand_by(struct run *run) {
     uint64_t now = run_clock();
     if (!in_use(run, now))
         return false;
-    set_armed(run, false);
+    if (!atomic_load(&run->disarmed))
+        set_armed(run, false);
     atomic_store(&run->wakes_at, now + LOOK_UP_NS);
     bool input = sleep_until(run, now + LOOK_UP_NS);
     atomic_store(&run->wakes_at, 0);

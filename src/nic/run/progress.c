@@ -78,11 +78,29 @@ static bool has_sockets(const struct run *run) {
     return any;
 }
 
-static void poll_all(struct run *run, uint64_t now, bool again) {
+/* True: there was work. */
+static bool work(struct run *run, uint64_t now, bool again) {
     run->nic->ack_hold = again ? ACK_HOLD_NS : 0;
     run->calm = again && !has_sockets(run) ? CALM_POLLS : 0;
-    progress(run, now, false);
+    bool any = progress(run, now, false);
     progress_finish(run, now);
+    return any;
+}
+
+/* Work may take longer than the time between two polls: it is no pause of the application's. */
+static void note_polled(struct run *run, bool again) {
+    uint64_t now = run_clock();
+    if (atomic_load(&run->last_poll))
+        atomic_store(&run->last_poll, now);
+    if (again)
+        atomic_store(&run->polls_at, now);
+}
+
+static void poll_all(struct run *run, uint64_t now, bool again) {
+    atomic_store_explicit(&run->polling, again, memory_order_relaxed);
+    if (work(run, now, again))
+        note_polled(run, again);
+    atomic_store_explicit(&run->polling, false, memory_order_relaxed);
 }
 
 static void poll_memory(struct run *run) {

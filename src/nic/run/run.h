@@ -99,10 +99,12 @@ struct run {
     _Atomic uint32_t calm;       /* polls that need look at memory alone */
     _Atomic uint64_t last_poll;  /* when an application last looked for progress itself; 0: it has gone to sleep */
     _Atomic uint64_t polls_at;   /* the same of one that looks all the time: the engine leaves it to that one */
+    _Atomic bool polling;        /* that one is at it */
     _Atomic uint64_t wakes_at;   /* the engine thread sleeps until then at most; 0: it is awake */
     _Atomic uint64_t late;       /* the longest that the engine thread has lately waited for a processor or the lock */
     _Atomic uint64_t late_until; /* when that is forgotten */
     uint64_t crowded_until;      /* the engine thread shares its processor, and does not linger; its own */
+    uint32_t skipped;            /* looks in a row that it has left out; its own */
     uint32_t left; /* looks in a row that have found something which the polling application had not; its own */
     _Atomic uint64_t left_until; /* that application looks elsewhere: the engine does the work until then */
     _Atomic bool disarmed;       /* the engine thread leaves the busy sockets to the polling application */

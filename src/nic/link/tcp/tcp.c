@@ -47,7 +47,8 @@ void tcp_move(struct tcp *tcp, struct tcp_stream *s, enum tcp_stage to) {
 }
 
 void tcp_watch(struct tcp *tcp, struct tcp_stream *s) {
-    bool reads = !s->ended && (s->stage == TCP_OPEN || s->stage == TCP_LEAVES), stands = s->harm.until == UINT64_MAX;
+    bool reads = !s->ended && ((s->stage == TCP_OPEN && !tcp->polled) || s->stage == TCP_LEAVES);
+    bool stands = s->harm.until == UINT64_MAX;
     uint32_t events = (reads ? EPOLLIN : 0u) | (s->full && !s->harm.until ? EPOLLOUT : 0u);
     if (tcp->stalled || stands)
         events = 0;

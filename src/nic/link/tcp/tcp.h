@@ -52,6 +52,7 @@ struct tcp {
     struct tcp_stream *streams[TCP_STAGES];
     uint32_t count[TCP_STAGES];
     uint32_t full; /* streams that are */
+    bool polled;   /* who reads open streams asks for each of them: they are not in the set for that */
     bool stalled;  /* on purpose: nothing comes or goes */
     struct stream_faults faults;
 };
