@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from inspect import signature
 from typing import Any, Protocol
 
@@ -30,6 +31,7 @@ class CmEnd(End, Protocol):
     def reject(self, data: str = "") -> None: ...
     def disconnect(self) -> None: ...
     def event(self, timeout: float = 60) -> Told: ...
+    def pid(self) -> int: ...
 
 
 class SiwEnd(KernelEnd):
@@ -53,6 +55,12 @@ class SiwEnd(KernelEnd):
 
         return there
 
+    def close(self) -> None:
+        """Also when a test has killed its process."""
+        with suppress(ConnectionError):
+            super().close()
+        self._socket.close()
+
     def pid(self) -> int:
         """Of its process in the guest."""
         return int(self._call("pid"))
@@ -61,12 +69,17 @@ class SiwEnd(KernelEnd):
 class RnicSiwEnd(CmSide, RnicEnd):
     """Of rnic in this process. Its queue pair is made when its device is known."""
 
-    def __init__(self, device: str, *, length: int, access: Iterable[str] = ACCESS) -> None:
+    def __init__(
+        self, device: str, *, length: int, access: Iterable[str] = ACCESS, ack_timeout: int | None = None
+    ) -> None:
+        """ack_timeout: 4.096 us * 2**ack_timeout, as of rdma_set_option(3)."""
         CmSide.__init__(self, rdmacm, device=device)
-        self._wanted = length, access
+        self._wanted, self._ack_timeout = (length, access), ack_timeout
 
     def call(self, ip: str, port: int) -> None:
         super().call(ip, port)
+        if self._ack_timeout is not None:
+            self.id.set_option(rdmacm.Option.ACK_TIMEOUT, self._ack_timeout)
         self._ready()
 
     def take(self) -> Told:
