@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from inspect import signature
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cm_side import CmSide
 from ends import Address, End, KernelEnd
@@ -14,6 +14,9 @@ from rnic_end import RnicEnd
 
 import rnic
 from rnic import rdmacm
+
+if TYPE_CHECKING:
+    from link import Link
 
 PORT = 7475
 ACCESS = ("LOCAL_WRITE", "REMOTE_WRITE", "REMOTE_READ")
@@ -70,10 +73,16 @@ class RnicSiwEnd(CmSide, RnicEnd):
     """Of rnic in this process. Its queue pair is made when its device is known."""
 
     def __init__(
-        self, device: str, *, length: int, access: Iterable[str] = ACCESS, ack_timeout: int | None = None
+        self,
+        device: str,
+        *,
+        length: int,
+        access: Iterable[str] = ACCESS,
+        ack_timeout: int | None = None,
+        **options: Any,
     ) -> None:
-        """ack_timeout: 4.096 us * 2**ack_timeout, as of rdma_set_option(3)."""
-        CmSide.__init__(self, rdmacm, device=device)
+        """ack_timeout: 4.096 us * 2**ack_timeout, as of rdma_set_option(3). options: create_id's."""
+        CmSide.__init__(self, rdmacm, device=device, **options)
         self._wanted, self._ack_timeout = (length, access), ack_timeout
 
     def call(self, ip: str, port: int) -> None:
@@ -114,3 +123,15 @@ def join(caller: CmEnd, listener: CmEnd, ip: str) -> None:
     for end in (caller, listener):
         told = end.event()
         assert (told["event"], told["status"]) == ("ESTABLISHED", 0), told
+
+
+def called(link: Link, ends: dict[str, CmEnd], connects: str) -> tuple[CmEnd, CmEnd]:
+    """The caller and the listener, which has the request and has not answered it."""
+    caller, listener = (ends[name] for name in ("rnic", "kernel"))
+    if connects == "kernel":
+        caller, listener = listener, caller
+    ip = (link.guest_ip if connects == "rnic" else link.host_ip)["ipv4"]
+    caller.call(ip, listener.listen(ip))
+    caller.ask()
+    assert listener.take()["event"] == "CONNECT_REQUEST"
+    return caller, listener
