@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,7 +13,9 @@ from ends import Address, End, KernelEnd
 from rnic_end import RnicEnd
 
 import rnic
+from rdmacm.iwarp_peer import service_of
 from rnic import rdmacm
+from rnic.records import replace
 
 if TYPE_CHECKING:
     from link import Link
@@ -135,3 +137,17 @@ def called(link: Link, ends: dict[str, CmEnd], connects: str) -> tuple[CmEnd, Cm
     caller.ask()
     assert listener.take()["event"] == "CONNECT_REQUEST"
     return caller, listener
+
+
+@contextmanager
+def asking_in_revision(link: Link, revision: int) -> Iterator[None]:
+    """Meanwhile ids of rnic's on the link ask for connections in this revision of MPA."""
+    with rdmacm.EventChannel() as channel, rdmacm.create_id(channel, device=link.device) as user:
+        user.bind_addr((link.host_ip["ipv4"], 0))
+        service = service_of(user)  # it stays as long as an id uses it
+        before = service.options
+        service.options = replace(before, revision=revision)
+        try:
+            yield
+        finally:
+            service.options = before

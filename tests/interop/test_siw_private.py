@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 from cm_side import CmSide
 from link import SIW, Link
+from siw_ends import asking_in_revision
 
 from conftest import OTHER
-from rdmacm.iwarp_peer import service_of
 from rnic import rdmacm
 from rnic.mpa import PRIVATE_BYTES
-from rnic.records import replace
 
 # There is no capture: ports of so many connections come again, and then tshark reads frames as FPDUs.
 pytestmark = [pytest.mark.interop, pytest.mark.siw]
@@ -67,26 +66,23 @@ class Talk:
 
 
 @contextmanager
-def talking(link: Link, connects: str, revision: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Talk]:
+def talking(link: Link, connects: str, revision: str) -> Iterator[Talk]:
     """The revision is what the caller prefers."""
     link.set_siw(SIW[revision])
-    with ThreadPoolExecutor(1) as pool, rdmacm.EventChannel() as channel, ExitStack() as stack:
+    with ThreadPoolExecutor(1) as pool, ExitStack() as stack:
         here, there = CmSide(rdmacm, device=link.device), link.siw_end(length=4096)
         stack.callback(here.close_ids)
         stack.callback(there.close)
         if (connects, revision) == ("rnic", "revision 1"):
-            user = stack.enter_context(rdmacm.create_id(channel, device=link.device))
-            user.bind_addr((link.host_ip["ipv4"], 0))
-            service = service_of(user)  # for as long as somebody uses it
-            monkeypatch.setattr(service, "options", replace(service.options, revision=1))
+            stack.enter_context(asking_in_revision(link, 1))
         yield Talk(link, connects, {"rnic": here, "kernel": there}, pool)
 
 
 @pytest.mark.combinations(2, connects=ENDS, revision=REVISIONS)
-def test_every_length(link: Link, connects: str, revision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_length(link: Link, connects: str, revision: str) -> None:
     """In requests, replies and rejects."""
     asked, answered = MOST[connects, revision], MOST[OTHER[connects], revision]
-    with talking(link, connects, revision, monkeypatch) as talk:
+    with talking(link, connects, revision) as talk:
         count = max(asked, answered) + 1
         asks = [data_of(min(i, asked)) for i in range(count)]
         answers = [data_of(min(i, answered)) for i in reversed(range(count))]
@@ -104,13 +100,13 @@ def test_every_length(link: Link, connects: str, revision: str, monkeypatch: pyt
             asks, answers = ([data[i] for i in lost if answers[i]] for data in (asks, answers))
 
 
-def test_a_request_that_is_too_long_for_siw(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_is_too_long_for_siw(link: Link) -> None:
     """siw closes without a word, as if it knew revision 1 alone; in that 4 bytes more fit.
 
     It tells its programs of 256 bytes as of none. A reply or reject of more than 252 bytes in revision 2 is
     not tried here: it crashes the kernel of siw 6.1.
     """
-    with talking(link, "rnic", "revision 2", monkeypatch) as talk:
+    with talking(link, "rnic", "revision 2") as talk:
         fit = [253, 254, 255, 256]
         told, taken = talk.each([data_of(length) for length in fit], [""] * len(fit))
         assert [event for event, *_ in told] == ["ESTABLISHED"] * len(fit)
@@ -120,7 +116,7 @@ def test_a_request_that_is_too_long_for_siw(link: Link, monkeypatch: pytest.Monk
         assert told == [["REJECTED", -ECONNRESET, ""]] * len(asks)
 
 
-def test_what_siw_counts_wrong(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_siw_counts_wrong(link: Link) -> None:
     """Frames of revision 2 with more than 251 bytes say that there are 256 less, with 252: none.
 
     A reply of this kind is not tried: siw 6.1 waits for an RTR message then, and its kernel crashes if the
@@ -128,10 +124,10 @@ def test_what_siw_counts_wrong(link: Link, monkeypatch: pytest.MonkeyPatch) -> N
     """
     lengths = [252, 253, 254, 255]
     data = [data_of(length) for length in lengths]
-    with talking(link, "kernel", "revision 2", monkeypatch) as talk:
+    with talking(link, "kernel", "revision 2") as talk:
         told, taken = talk.each([*data, "aa"], ["bb"])
         assert [event for event, *_ in told] == ["REJECTED"] * len(lengths) + ["ESTABLISHED"]
         assert taken == ["aa"]
-    with talking(link, "rnic", "revision 2", monkeypatch) as talk:
+    with talking(link, "rnic", "revision 2") as talk:
         told, _ = talk.each([""] * len(lengths), data, rejects=True)
         assert told == [["REJECTED", -ECONNRESET, ""], *[["CONNECT_ERROR", -EPROTO, None]] * 3]

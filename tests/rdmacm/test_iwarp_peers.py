@@ -30,12 +30,12 @@ from rdmacm.iwarp_peer import (
 )
 from rnic import QPState, VerbsError
 from rnic.capture.mpa import Unit
-from rnic.rdmacm import CmId, ConnParam, Event, EventChannel, EventType, Timing
-from rnic.rdmacm import agent
+from rnic.rdmacm import CmId, ConnParam, Event, EventChannel, EventType, Timing, agent
 from rnic.rdmacm.iwcm import stream
 from rnic.rdmacm.iwcm.sockets import abort
 from rnic.rdmacm.names import MAX_INIT_DEPTH, MAX_RESP_RES
 from rnic.records import replace
+from rnic.verbs.qp import QP
 from rnic.wire import (
     DEPTH_UNKNOWN,
     MpaControl,
@@ -47,7 +47,6 @@ from rnic.wire import (
     TermLayer,
 )
 from rnic.wire.rdmap import INSUFFICIENT_IRD, NO_MATCHING_RTR
-from rnic.verbs.qp import QP
 from waiting import until
 
 E_ = EventType
@@ -482,14 +481,14 @@ def test_a_reply_that_does_not_fit_is_terminated(control: MpaControl, code: int)
 
 
 def test_a_peer_that_goes_before_its_reply_was_told_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The queue pair has failed when the agent's next look at queue pairs is due, and nothing was told yet."""
+    """The agent looks at queue pairs when this one has failed, and nothing was told yet."""
     monkeypatch.setattr(agent, "_WATCH_NS", 1_000_000)
     rise = stream.to_rts
 
     def rise_and_fall(qp: QP, *args: Any, **options: Any) -> None:
         due = monotonic_ns() + 1_000_000
         rise(qp, *args, **options)
-        until(lambda: qp.state is QPState.ERR and monotonic_ns() > due, "the peer has gone, and the look is due")
+        until(lambda: qp.state is QPState.ERR and monotonic_ns() > due, "the peer has gone")
 
     monkeypatch.setattr(stream, "to_rts", rise_and_fall)
     with answered(REPLY) as (one, stranger, _):
