@@ -55,7 +55,7 @@ def options() -> argparse.Namespace:
     what.add_argument("--iwarp", action="store_true", help="iWARP alone")
     what.add_argument("--programs", action="store_true", help="existing programs alone, under `rnic run`")
     what.add_argument("--scaling", action="store_true", help="1 to 1,000 queue pairs, 1 to 8 processes")
-    what.add_argument("--guest", action="store_true", help="beside rdma_rxe in a virtual machine")
+    what.add_argument("--guest", action="store_true", help="beside rdma_rxe and siw in virtual machines")
     what.add_argument("--all", action="store_true", help="all of these, and the other tables")
     what.add_argument("--page", action="store_true", help="measure nothing: README.md of the files of JSON")
     return parser.parse_args()

@@ -21,6 +21,7 @@ class CmSide:
         self._cm, self._options = cm, options
         self._channel = cm.EventChannel()
         self._ids: list[Any] = []
+        self._early: list[tuple[Any, dict[str, Any]]] = []  # requests that came too early
         self.id: Any = None
 
     def listen(self, ip: str) -> int:
@@ -44,10 +45,9 @@ class CmSide:
 
     def take(self) -> dict[str, Any]:
         """The request that comes; it is accepted or rejected next."""
-        with self._channel.get_cm_event(WAIT) as event:
-            self.id = event.id
-            self._ids.append(self.id)
-            return _told(event)
+        self.id, told = self._early.pop(0) if self._early else self._next()
+        self._ids.append(self.id)
+        return told
 
     def accept(self, data: str = "", ird: int = 4, ord: int = 4) -> None:  # noqa: A002
         self.id.accept(self._param(data, ird, ord))
@@ -63,15 +63,64 @@ class CmSide:
         with self._channel.get_cm_event(timeout) as event:
             return _told(event)
 
+    def ask_each(self, ip: str, port: int, data: list[str], *, leaves: bool) -> list[list[Any]]:
+        """Ask for one connection after the other, with this private data; what came of each.
+
+        leaves: this end ends those that are made; else the peer does.
+        """
+        found = []
+        for one in data:
+            self.call(ip, port)
+            self.id.create_qp()
+            self.ask(one)
+            told = self.event()
+            found.append([told["event"], told["status"], told.get("data")])
+            if told["event"] == "ESTABLISHED":
+                self._part(leaves)
+            self._drop()
+        return found
+
+    def answer_each(self, data: list[str], *, rejects: bool, leaves: bool) -> list[str]:
+        """Accept so many requests, or reject them, with this private data; that of the requests."""
+        found = []
+        for one in data:
+            found.append(self.take()["data"])
+            if rejects:
+                self.reject(one)
+            else:
+                self.id.create_qp()
+                self.accept(one)
+                self._expect("ESTABLISHED")
+                self._part(leaves)
+            self._drop()
+        return found
+
     def close_ids(self) -> None:
         for one in reversed(self._ids):
             one.destroy()
         self._ids = []
         self._channel.close()
 
+    def _next(self) -> tuple[Any, dict[str, Any]]:
+        with self._channel.get_cm_event(WAIT) as event:
+            return event.id, _told(event)
+
     def _new_id(self) -> None:
         self.id = self._cm.create_id(self._channel, **self._options)
         self._ids.append(self.id)
+
+    def _part(self, leaves: bool) -> None:
+        if leaves:
+            self.disconnect()
+        one, told = self._next()
+        while told["event"] == "CONNECT_REQUEST":
+            self._early.append((one, told))
+            one, told = self._next()
+        assert told["event"] == "DISCONNECTED", told
+
+    def _drop(self) -> None:
+        self._ids.remove(self.id)
+        self.id.destroy()
 
     def _expect(self, name: str) -> None:
         told = self.event()

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pathlib
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ MTUS = (1500, 9000)  # of the network device; a guest is booted for each
 FAMILIES = ("ipv4", "ipv6")
 GUEST_LOST = "the guest was lost"
 OTHER = {"rnic": "kernel", "kernel": "rnic"}
+MakeEnds = Callable[..., AbstractContextManager[dict[str, CmEnd]]]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -171,26 +173,41 @@ def over_iwarp(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def join_pair(link: Link, monkeypatch: pytest.MonkeyPatch) -> Iterator[JoinPair]:
+def make_ends(link: Link) -> MakeEnds:
+    """`with make_ends() as ends:` has an end of iWARP of "rnic" and of "kernel", not connected yet."""
+
+    @contextmanager
+    def make(**options: dict[str, Any]) -> Iterator[dict[str, CmEnd]]:
+        with ExitStack() as stack:
+            ends = {}
+            for name, make_end in (("rnic", link.iwarp_end), ("kernel", link.siw_end)):
+                ends[name] = make_end(length=LENGTH, **options.get(name, {}))
+                stack.callback(ends[name].close)
+            yield ends
+
+    return make
+
+
+@pytest.fixture
+def join_pair(link: Link, make_ends: MakeEnds, monkeypatch: pytest.MonkeyPatch) -> Iterator[JoinPair]:
     """join_pair(asks, connects, siw, crc) gives (requester, responder) on iWARP.
 
     asks, connects: which end does, "rnic" or "kernel". siw: how the kernel's asks for connections.
-    crc: whether rnic's wants CRCs.
+    crc: whether rnic's wants CRCs. rnic, kernel: options of that end.
     """
-    made: list[CmEnd] = []
+    with ExitStack() as stack:
 
-    def make(asks: str, connects: str, siw: str = "revision 2", crc: str = "on") -> tuple[CmEnd, CmEnd]:
-        link.set_siw(SIW[siw])
-        monkeypatch.setenv("RNIC_MPA_CRC", crc)
-        ends = {"rnic": link.iwarp_end(length=LENGTH), "kernel": link.siw_end(length=LENGTH)}
-        made.extend(ends.values())
-        addresses = {"rnic": link.host_ip["ipv4"], "kernel": link.guest_ip["ipv4"]}
-        join(ends[connects], ends[OTHER[connects]], addresses[OTHER[connects]])
-        return ends[asks], ends[OTHER[asks]]
+        def make(
+            asks: str, connects: str, siw: str = "revision 2", crc: str = "on", **options: dict[str, Any]
+        ) -> tuple[CmEnd, CmEnd]:
+            link.set_siw(SIW[siw])
+            monkeypatch.setenv("RNIC_MPA_CRC", crc)
+            ends = stack.enter_context(make_ends(**options))
+            addresses = {"rnic": link.host_ip["ipv4"], "kernel": link.guest_ip["ipv4"]}
+            join(ends[connects], ends[OTHER[connects]], addresses[OTHER[connects]])
+            return ends[asks], ends[OTHER[asks]]
 
-    yield make
-    for end in made:
-        end.close()
+        yield make
 
 
 @pytest.fixture(params=["rnic_asks", "kernel_asks"])

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import itertools
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -127,6 +128,17 @@ class Link:
         """Give siw these parameters, "name=value ...", and all others their defaults."""
         for name, value in (word.split("=") for word in f"{_SIW_DEFAULTS} {parameters}".split()):
             self.guest.check(f"echo {value} >/sys/module/siw/parameters/{name}")
+
+    @contextmanager
+    def guest_down(self) -> Iterator[None]:
+        """Meanwhile the guest's end of the link is down."""
+        self.guest.check("ip link set eth0 down")
+        try:
+            yield
+        finally:
+            self.guest.check(
+                "ip link set eth0 up; until grep -q up /sys/class/net/eth0/operstate; do sleep .05; done"
+            )
 
     def port(self) -> int:
         """A TCP port that no test has used yet."""

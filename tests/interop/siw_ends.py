@@ -3,16 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from inspect import signature
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cm_side import CmSide
 from ends import Address, End, KernelEnd
 from rnic_end import RnicEnd
 
 import rnic
+from rdmacm.iwarp_peer import service_of
 from rnic import rdmacm
+from rnic.records import replace
+
+if TYPE_CHECKING:
+    from link import Link
 
 PORT = 7475
 ACCESS = ("LOCAL_WRITE", "REMOTE_WRITE", "REMOTE_READ")
@@ -30,6 +36,7 @@ class CmEnd(End, Protocol):
     def reject(self, data: str = "") -> None: ...
     def disconnect(self) -> None: ...
     def event(self, timeout: float = 60) -> Told: ...
+    def pid(self) -> int: ...
 
 
 class SiwEnd(KernelEnd):
@@ -53,6 +60,12 @@ class SiwEnd(KernelEnd):
 
         return there
 
+    def close(self) -> None:
+        """Also when a test has killed its process."""
+        with suppress(ConnectionError):
+            super().close()
+        self._socket.close()
+
     def pid(self) -> int:
         """Of its process in the guest."""
         return int(self._call("pid"))
@@ -61,12 +74,23 @@ class SiwEnd(KernelEnd):
 class RnicSiwEnd(CmSide, RnicEnd):
     """Of rnic in this process. Its queue pair is made when its device is known."""
 
-    def __init__(self, device: str, *, length: int, access: Iterable[str] = ACCESS) -> None:
-        CmSide.__init__(self, rdmacm, device=device)
-        self._wanted = length, access
+    def __init__(
+        self,
+        device: str,
+        *,
+        length: int,
+        access: Iterable[str] = ACCESS,
+        ack_timeout: int | None = None,
+        **options: Any,
+    ) -> None:
+        """ack_timeout: 4.096 us * 2**ack_timeout, as of rdma_set_option(3). options: create_id's."""
+        CmSide.__init__(self, rdmacm, device=device, **options)
+        self._wanted, self._ack_timeout = (length, access), ack_timeout
 
     def call(self, ip: str, port: int) -> None:
         super().call(ip, port)
+        if self._ack_timeout is not None:
+            self.id.set_option(rdmacm.Option.ACK_TIMEOUT, self._ack_timeout)
         self._ready()
 
     def take(self) -> Told:
@@ -101,3 +125,29 @@ def join(caller: CmEnd, listener: CmEnd, ip: str) -> None:
     for end in (caller, listener):
         told = end.event()
         assert (told["event"], told["status"]) == ("ESTABLISHED", 0), told
+
+
+def called(link: Link, ends: dict[str, CmEnd], connects: str) -> tuple[CmEnd, CmEnd]:
+    """The caller and the listener, which has the request and has not answered it."""
+    caller, listener = (ends[name] for name in ("rnic", "kernel"))
+    if connects == "kernel":
+        caller, listener = listener, caller
+    ip = (link.guest_ip if connects == "rnic" else link.host_ip)["ipv4"]
+    caller.call(ip, listener.listen(ip))
+    caller.ask()
+    assert listener.take()["event"] == "CONNECT_REQUEST"
+    return caller, listener
+
+
+@contextmanager
+def asking_in_revision(link: Link, revision: int) -> Iterator[None]:
+    """Meanwhile ids of rnic's on the link ask for connections in this revision of MPA."""
+    with rdmacm.EventChannel() as channel, rdmacm.create_id(channel, device=link.device) as user:
+        user.bind_addr((link.host_ip["ipv4"], 0))
+        service = service_of(user)  # it stays as long as an id uses it
+        before = service.options
+        service.options = replace(before, revision=revision)
+        try:
+            yield
+        finally:
+            service.options = before

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from c_programs import connected
 from link import SIW, Link, Wire
@@ -23,6 +25,8 @@ PROGRAMS = {
     "ucmatose": ("ucmatose -b SERVER -p PORT -c 10 -C 20", "ucmatose -s SERVER -p PORT -c 10 -C 20"),
     "rdma_server": ("rdma_server -s SERVER -p PORT", "rdma_client -s SERVER -p PORT"),
 }
+PYTHON = "/usr/bin/python3"  # which has Debian's pyverbs
+PYVERBS = Path(__file__).with_name("pyverbs_cm.py").resolve()
 PERFTEST = [f"ib_{verb}_{figure}" for figure in ("bw", "lat") for verb in ("send", "write", "read")]
 
 
@@ -38,14 +42,23 @@ def test_others(link: Link, family: str, role: str, name: str, siw: str) -> None
     connected(link, family, role, *PROGRAMS[name])
 
 
-@pytest.mark.combinations(6, role=ROLES, name=PERFTEST, size=[2, 65536], crc=["on", "off"])
+@pytest.mark.combinations(6, role=ROLES, name=PERFTEST, size=[2, 65536], siw=list(SIW), crc=["on", "off"])
 def test_perftest(
-    link: Link, role: str, name: str, size: int, crc: str, monkeypatch: pytest.MonkeyPatch
+    link: Link, role: str, name: str, size: int, siw: str, crc: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    link.set_siw()
+    link.set_siw(SIW[siw])
     monkeypatch.setenv("RNIC_MPA_CRC", crc)
     words = f"{name} -R -F -n 50 -s {size} -p PORT"
     connected(link, "ipv4", role, words, f"{words} SERVER")
+
+
+@pytest.mark.combinations(2, role=ROLES, siw=list(SIW), crc=["on", "off"])
+def test_pyverbs(link: Link, role: str, siw: str, crc: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    link.set_siw(SIW[siw])
+    monkeypatch.setenv("RNIC_MPA_CRC", crc)
+    words = f"{PYTHON} {PYVERBS}"
+    said = connected(link, "ipv4", role, f"{words} server SERVER PORT", f"{words} client SERVER PORT")
+    assert "the same bytes came back" in "".join(said)
 
 
 def test_tshark_reads_what_was_sent(wire: Wire) -> None:

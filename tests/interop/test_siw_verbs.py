@@ -7,7 +7,7 @@ import pytest
 from ends import Send
 from link import SIW, Link, Wire
 from program import SOURCE, TARGET, MiB, complete, guarded, noise, prepare_target, rdma, run_both
-from siw_ends import CmEnd, JoinPair
+from siw_ends import CmEnd, JoinPair, asking_in_revision
 
 pytestmark = [pytest.mark.interop, pytest.mark.siw, pytest.mark.usefixtures("wire")]
 
@@ -131,6 +131,15 @@ def test_inline_and_unsignaled(join_pair: JoinPair, asks: str) -> None:
 @pytest.mark.combinations(3, seed=[1, 2, 3], connects=ENDS, siw=list(SIW), crc=["on", "off"])
 def test_programs_of_both_ends(join_pair: JoinPair, seed: int, connects: str, siw: str, crc: str) -> None:
     run_both(*join_pair("rnic", connects, siw, crc), n=100, seed=seed, siw=True)
+
+
+@pytest.mark.parametrize("crc", ["on", "off"])
+def test_rnic_asks_in_revision_1(
+    link: Link, join_pair: JoinPair, crc: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RNIC_MPA_CRC", crc)
+    with asking_in_revision(link, 1):
+        run_both(*join_pair("rnic", "rnic", crc=crc), n=100, seed=4, siw=True)
 
 
 def test_tshark_reads_what_was_sent(wire: Wire) -> None:

@@ -153,7 +153,7 @@ FIELDS: dict[str, Callable[[MpaFrame | Unit], Value]] = {
     "iwarp_rdma.term_errcode_rdma": _term("code", TermLayer.RDMAP, 1, 2),
     "iwarp_rdma.term_errcode_ddp_tagged": _term("code", TermLayer.DDP, 1),
     "iwarp_rdma.term_errcode_ddp_untagged": _term("code", TermLayer.DDP, 2),
-    "iwarp_rdma.term_errcode_llp": _term("code", TermLayer.LLP),
+    "iwarp_rdma.term_errcode_llp": _term("code", TermLayer.LLP, 0),
     "iwarp_rdma.term_hdrct_m": _field(Terminate, "has_length"),
     "iwarp_rdma.hdrct_d": _field(Terminate, "has_ddp"),
     "iwarp_rdma.hdrct_r": _field(Terminate, "has_rdmap"),

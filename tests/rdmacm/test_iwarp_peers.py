@@ -7,6 +7,8 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from errno import ECONNRESET, EPROTO, ETIMEDOUT
+from time import monotonic_ns
+from typing import Any
 
 import pytest
 
@@ -28,10 +30,12 @@ from rdmacm.iwarp_peer import (
 )
 from rnic import QPState, VerbsError
 from rnic.capture.mpa import Unit
-from rnic.rdmacm import CmId, ConnParam, Event, EventChannel, EventType, Timing
+from rnic.rdmacm import CmId, ConnParam, Event, EventChannel, EventType, Timing, agent
+from rnic.rdmacm.iwcm import stream
 from rnic.rdmacm.iwcm.sockets import abort
 from rnic.rdmacm.names import MAX_INIT_DEPTH, MAX_RESP_RES
 from rnic.records import replace
+from rnic.verbs.qp import QP
 from rnic.wire import (
     DEPTH_UNKNOWN,
     MpaControl,
@@ -494,6 +498,23 @@ def test_a_reply_that_does_not_fit_is_terminated(control: MpaControl, code: int)
         assert isinstance(found.message, Terminate)
         assert found.message.code == code
         assert stranger.is_over()
+
+
+def test_a_peer_that_goes_before_its_reply_was_told_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent looks at queue pairs when this one has failed, and nothing was told yet."""
+    monkeypatch.setattr(agent, "_WATCH_NS", 1_000_000)
+    rise = stream.to_rts
+
+    def rise_and_fall(qp: QP, *args: Any, **options: Any) -> None:
+        due = monotonic_ns() + 1_000_000
+        rise(qp, *args, **options)
+        until(lambda: qp.state is QPState.ERR and monotonic_ns() > due, "the peer has gone")
+
+    monkeypatch.setattr(stream, "to_rts", rise_and_fall)
+    with answered(REPLY) as (one, stranger, _):
+        leave(stranger, "closed")
+        expect(one.channel, E_.ESTABLISHED)
+        expect(one.channel, E_.DISCONNECTED)
 
 
 def test_a_peer_that_goes_at_once_was_there() -> None:

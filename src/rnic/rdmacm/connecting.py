@@ -190,7 +190,7 @@ class Connecting(IdBase):
             return False
         if not self._is_connected:
             self._watch_handshake(now)
-        elif self.qp.state is QPState.ERR:
+        elif self.qp.state is QPState.ERR and not self.need_agent("watch").service.hears_ends:
             self._broke_down()
         else:
             self.is_settled = True

@@ -234,6 +234,8 @@ class ConnectionService:
     """For messages: "iWARP"."""
     asks_network = True
     """Why a peer is silent can be asked of the network by a datagram (reach.py)."""
+    hears_ends = False
+    """It reports disconnected() when a queue pair fails that it has connected; else the ids look."""
 
     # ------------------------------------------------------------------ for ids: ports
 

@@ -5,6 +5,7 @@ One JSON object a line, over a virtio port.  From the host: {"job", "run": shell
 to the host: {"job", "out": text} as it comes, and {"job", "rc": status} at the end.  Job 0 is the boot.
 """
 
+import contextlib
 import json
 import os
 import subprocess
@@ -27,7 +28,8 @@ class Agent:
             if "run" in request:
                 threading.Thread(target=self.run, args=(request["job"], request["run"]), daemon=True).start()
             elif job := self.jobs.get(request["job"]):
-                os.killpg(job.pid, request["signal"])
+                with contextlib.suppress(ProcessLookupError):  # it has just ended
+                    os.killpg(job.pid, request["signal"])
 
     def run(self, number: int, script: str) -> None:
         job = self.jobs[number] = subprocess.Popen(

@@ -23,7 +23,7 @@ from .host import install, log, sh
 
 MODULES = [
     *("virtio_pci", "virtio_console", "virtio_net", "9pnet_virtio", "9p"),
-    *("crc32_generic", "libcrc32c", "rdma_rxe", "rdma_ucm", "sch_netem"),
+    *("crc32_generic", "crc32c_intel", "libcrc32c", "rdma_rxe", "rdma_ucm", "sch_netem"),
 ]
 
 # The kernel hands `agent=` of its command line to this script in the environment.

@@ -266,6 +266,7 @@ class Guest:
 _NETWORK = """set -e
 ip link set lo up
 echo 0 >/proc/sys/net/ipv6/conf/eth0/accept_dad  # else it cannot solicit neighbours in the first second
+echo 1 >/proc/sys/net/ipv6/conf/eth0/keep_addr_on_down  # tests take the link down and up again
 ip link set eth0 mtu {mtu} up
 ip addr add {ip}/24 dev eth0
 ip addr add {ip6}/64 dev eth0 nodad

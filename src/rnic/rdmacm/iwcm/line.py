@@ -135,7 +135,7 @@ class Line:
             startup.end(monotonic_ns(), error.errno or ECONNRESET)
             return
         if events & _ENDS and startup.state is mpa.State.REQ_RCVD:
-            startup.end(monotonic_ns(), ECONNRESET)
+            startup.end(monotonic_ns(), sockets.outcome(self.sock) or ECONNRESET)
 
     def push(self) -> None:
         """Write what is to be written, and tell what has happened."""

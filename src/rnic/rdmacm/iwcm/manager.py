@@ -69,6 +69,7 @@ class IwService(ConnectionService):
 
     name = "iWARP"
     asks_network = False  # TCP hears the network itself
+    hears_ends = True  # of streams, with the reason
 
     def __init__(self, agent: Agent) -> None:
         context = agent.context

@@ -119,7 +119,7 @@ def connect(sock: socket.socket, peer: Inet) -> int:
 
 
 def outcome(sock: socket.socket) -> int:
-    """How connecting has ended: 0, or an errno."""
+    """How connecting, or the connection, has ended: 0, or an errno."""
     return sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
 
