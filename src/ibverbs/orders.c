@@ -77,7 +77,6 @@ static int attach(const struct qp *qp, const struct order *order, const int fds[
                                           .crc = order->crc,
                                           .markers_in = order->markers_in,
                                           .markers_out = order->markers_out,
-                                          .heard = order->heard,
                                           .rfc7306 = order->rfc7306};
     struct rnic_err err = {0};
     return -failed("attach_stream", ext ? UNCANCELLED(ext->attach(qp->nic, &attr, &err)) : -EOPNOTSUPP, &err);

@@ -15,7 +15,7 @@ struct order {
     uint64_t guid; /* of the device, host byte order */
     uint32_t qp_num;
     uint32_t kind;
-    uint32_t rtr, initiator, crc, markers_in, markers_out, rfc7306, heard; /* struct rnic_stream_attr's */
+    uint32_t rtr, initiator, crc, markers_in, markers_out, rfc7306; /* struct rnic_stream_attr's */
     uint32_t max_dest_rd_atomic, max_rd_atomic;
 };
 

@@ -90,7 +90,7 @@ ORDER = Layout(
     "guid Q",
     "qp_num I",
     "kind I",
-    *("rtr I", "initiator I", "crc I", "markers_in I", "markers_out I", "rfc7306 I", "heard I"),
+    *("rtr I", "initiator I", "crc I", "markers_in I", "markers_out I", "rfc7306 I"),
     *("max_dest_rd_atomic I", "max_rd_atomic I"),
 )
 """What follows its data: struct order of src/ibverbs/orders.h."""

@@ -166,10 +166,18 @@ class IwConnection:
         """The reply has left."""
         if self.phase is Phase.ACCEPTED and line is self._line:
             assert self._agreed is not None
-            if self._agreed.rtr is mpa.Rtr.NONE:
+            if self._speaks_at_once:
                 self._rise(line, self._agreed)
             else:
                 line.await_data()
+
+    @property
+    def _speaks_at_once(self) -> bool:
+        """A responder is ready when its reply has left. In a connection of equals it waits for the initiator;
+        but a program of another process need not call again behind accept(), whose answer has the orders.
+        """
+        assert self._agreed is not None
+        return self._agreed.rtr is mpa.Rtr.NONE or isinstance(self._qp, AwayQP)
 
     def came(self, line: Line) -> None:
         """The message has come that makes a connection of equals ready: it stays for the queue pair."""
@@ -206,7 +214,7 @@ class IwConnection:
         qp = self._qp
         assert qp is not None
         try:
-            heard = agreed.rtr is not mpa.Rtr.NONE and not is_initiator
+            heard = not is_initiator and not self._speaks_at_once
             stream.to_rts(qp, line.sock, agreed, is_initiator=is_initiator, heard=heard)
         except VerbsError as error:
             if stream.is_broken(line.sock):  # a peer that has gone is no fault of the queue pair's
