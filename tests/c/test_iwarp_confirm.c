@@ -5,6 +5,7 @@
 #include <errno.h>
 
 #include "check.h"
+#include "iwarp/engine.h"
 #include "stream.h"
 #include "wire/mpa.h"
 #include "wire/rdmap.h"
@@ -208,6 +209,29 @@ static void a_window_of_reads_that_is_full(void) {
     stream_close(&s);
 }
 
+/* A READ for which there was no room goes behind the question that is due meanwhile, with the next number. */
+static void a_question_goes_ahead_of_a_read_without_room(void) {
+    for (uint32_t n = OUT_ROOM - 400; n < OUT_ROOM; n += 20) {
+        check_note("%u bytes", n);
+        open_confirmed(.rd_atomic = 4);
+        s.ab.held = true;
+        post_write(&s.a, 0, 0, 0, 8);
+        stream_run(&s); /* a question is under way */
+        s.ab.most_in_pipe = (uint32_t)(s.ab.written - s.ab.read) + 1;
+        post_write(&s.a, 1, 0, 0, n);
+        post_read(&s.a, 2, 0, 0, 8);
+        stream_run(&s);
+        s.ab.held = false;
+        s.ab.most_in_pipe = 0;
+        s.ab.most_written = 20; /* the answer comes before there is room */
+        stream_run(&s);
+        for (uint64_t i = 0; i <= 2; i++)
+            WANT(s.a.send_cq, i, SUCCESS);
+        CHECK_EQ(s.b.qp->state, RNIC_QPS_RTS);
+        stream_close(&s);
+    }
+}
+
 /* ---------------------------------------------------------------- what fails */
 
 static void lost_on_its_way(void) {
@@ -233,6 +257,21 @@ static void refused_by_the_peer(void) {
     WANT(s.a.send_cq, 1, SUCCESS); /* the peer has named the one behind it */
     WANT(s.a.send_cq, 2, REM_ACCESS_ERR);
     WANT(s.a.send_cq, 3, WR_FLUSH_ERR);
+    stream_close(&s);
+}
+
+/* Also one that nobody would have heard of. */
+static void refused_though_not_signaled(void) {
+    open_confirmed(.access = RNIC_ACCESS_REMOTE_READ);
+    s.ab.held = true;
+    post(&s.a, (struct rnic_send_wr){.wr_id = 2, .opcode = RNIC_WR_RDMA_WRITE, SGL(SGE(&s.a, 0, 8)), REMOTE(&s.b, 0)});
+    post_write(&s.a, 3, 0, 0, 8);
+    stream_run(&s);
+    s.ab.held = false;
+    stream_run(&s);
+    WANT(s.a.send_cq, 2, REM_ACCESS_ERR);
+    WANT(s.a.send_cq, 3, WR_FLUSH_ERR);
+    WANT_NONE(s.a.send_cq);
     stream_close(&s);
 }
 
@@ -367,8 +406,10 @@ int main(void) {
     RUN(without_reads_as_before);
     RUN(from_now_on);
     RUN(a_window_of_reads_that_is_full);
+    RUN(a_question_goes_ahead_of_a_read_without_room);
     RUN(lost_on_its_way);
     RUN(refused_by_the_peer);
+    RUN(refused_though_not_signaled);
     RUN(ahead_of_one_that_fails);
     RUN(an_answer_that_is_none);
     RUN(closing_waits_for_the_answer);

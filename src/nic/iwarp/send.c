@@ -97,7 +97,7 @@ static void tell_failure(struct qp *qp) {
 static bool is_complete(const struct qp *qp, uint32_t element) {
     const struct iwarp *iw = iwarp_of(qp);
     const struct send_wqe *wqe = sq_wqe(&qp->sq, element);
-    if (!wqe->done || iw->out.written < wqe->end)
+    if (!wqe->done || iw->out.written < wqe->end || (iw->snd.blamed && element == iw->snd.blame))
         return false;
     return !quiet_confirms(qp, wqe) || (int32_t)(iw->snd.confirmed - element) > 0;
 }
@@ -155,7 +155,7 @@ static bool start(struct qp *qp, struct send_wqe *wqe) {
         return false;
     wqe->started = true;
     if (send_waits(wqe))
-        wqe->msn = snd->msn[1]++;
+        wqe->msn = snd->msn[1]; /* or what is next when it goes: a READ of no bytes may go first */
     else if (!wqe_is_local(wqe) && wqe->opcode != RNIC_WR_RDMA_WRITE)
         wqe->msn = snd->msn[0]++;
     return true;
@@ -179,6 +179,7 @@ static enum result send_read(struct qp *qp, struct send_wqe *wqe) {
     struct fpdu f;
     if (!fpdu_open(qp, &f, DDP_UNTAGGED_BYTES + READ_REQUEST_BYTES, 0))
         return NO_ROOM;
+    wqe->msn = iwarp_of(qp)->snd.msn[1]++;
     uint8_t *read = f.ddp + DDP_UNTAGGED_BYTES;
     ddp_put_untagged(f.ddp, RDMAP_READ_REQUEST, true, wqe->msn, 0);
     read_set_sink_stag(read, wqe->msn); /* good for this answer alone, as place.c takes no other; offsets from 0 on */
@@ -197,6 +198,7 @@ static enum result send_atomic(struct qp *qp, struct send_wqe *wqe) {
     struct fpdu f;
     if (!fpdu_open(qp, &f, DDP_UNTAGGED_BYTES + ATOMIC_REQUEST_BYTES, 0))
         return NO_ROOM;
+    wqe->msn = iwarp_of(qp)->snd.msn[1]++;
     uint8_t *atomic = f.ddp + DDP_UNTAGGED_BYTES;
     ddp_put_untagged(f.ddp, RDMAP_ATOMIC_REQUEST, true, wqe->msn, 0);
     put_be32(atomic, compares ? ATOMIC_CMP_SWAP : ATOMIC_FETCH_ADD);

@@ -234,9 +234,9 @@ void term_received(struct qp *qp) {
     bool request = headers && is_request(segment), made_up = turned && request && why.layer == LAYER_RDMAP;
     if (find_named(qp, headers ? segment : NULL, made_up, &element)) {
         struct named named = name_of(&why, request);
+        send_blame(qp, element, named.status, named.vendor_err);
         if (headers)
             quiet_reached(qp, element);
-        send_blame(qp, element, named.status, named.vendor_err);
     }
     iwarp_end(qp, &why, RNIC_EVENT_QP_FATAL);
 }
