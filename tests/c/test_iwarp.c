@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "check.h"
+#include "iwarp/engine.h"
 #include "stream.h"
 #include "wire/mpa.h"
 #include "wire/rdmap.h"
@@ -307,6 +308,26 @@ static void a_write_does_not_overtake_an_atomic(void) {
         CHECK_EQ(*word, reads ? 11 : 7);
         stream_close(&s);
     }
+}
+
+/* As after 2^31 WRITEs and no READ: the counters of the ring are moved on. */
+static void a_read_behind_half_a_lap_of_writes(void) {
+    const uint32_t lap = 0x80000000u + 7 * 64;
+    stream_open(&s, .rtr = RNIC_STREAM_RTR_WRITE);
+    stream_run(&s);
+    struct wq *q = &s.a.qp->sq;
+    q->head += lap;
+    q->tail += lap;
+    q->freed += lap;
+    iwarp_of(s.a.qp)->snd.next += lap;
+    post_write(&s.a, 1, 0, 0, 8);
+    stream_run(&s);
+    WANT(s.a.send_cq, 1, SUCCESS);
+    post_read(&s.a, 2, 0, 0, 8);
+    stream_run(&s);
+    WANT(s.a.send_cq, 2, SUCCESS);
+    CHECK_EQ(s.a.qp->state, RNIC_QPS_RTS);
+    stream_close(&s);
 }
 
 /* What the peer has not agreed upon is refused where it is posted. */
@@ -840,6 +861,7 @@ int main(void) {
     RUN(inline_bytes_are_free_at_once);
     RUN(atomics_change_a_word);
     RUN(a_write_does_not_overtake_an_atomic);
+    RUN(a_read_behind_half_a_lap_of_writes);
     RUN(what_cannot_be_posted);
     RUN(a_shared_receive_queue);
     RUN(memory_windows);

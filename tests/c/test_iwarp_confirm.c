@@ -70,6 +70,29 @@ static void one_question_speaks_for_all_before_it(void) {
     stream_close(&s);
 }
 
+/* An answer says nothing of what went behind its question. */
+static void a_question_does_not_speak_for_what_follows(void) {
+    open_confirmed(.rd_atomic = 4);
+    s.ab.held = true;
+    post_write(&s.a, 1, 0, 0, 8);
+    stream_run(&s);
+    uint64_t question = s.ab.written;
+    post_write(&s.a, 2, 0, 64, 8);
+    stream_run(&s);
+    s.ab.held = false;
+    s.ab.cut_read = question;
+    while (s.ab.read < question)
+        CHECK(stream_step(&s));
+    s.ab.held = true;
+    stream_run(&s);
+    WANT(s.a.send_cq, 1, SUCCESS);
+    WANT_NONE(s.a.send_cq);
+    s.ab.held = false;
+    stream_run(&s);
+    WANT(s.a.send_cq, 2, SUCCESS);
+    stream_close(&s);
+}
+
 /* The answer to a READ of the program's says the same, and waits for no other. */
 static void a_read_behind_it_is_question_enough(void) {
     open_confirmed(.rd_atomic = 1);
@@ -374,6 +397,25 @@ static void who_does_not_ask(void) {
     }
 }
 
+/* The peer has closed ahead of the question: the answer will not come, and nobody waits for it. */
+static void the_peer_closes_ahead_of_the_question(void) {
+    open_confirmed(.rd_atomic = 4);
+    s.ab.most_in_pipe = 1000;
+    s.ab.held = true;
+    post_write(&s.a, 1, 0, 0, 250000);
+    stream_run(&s);
+    CHECK_EQ(close_it(&s.a), 0);
+    CHECK_EQ(close_it(&s.b), 0);
+    stream_run(&s);
+    CHECK(s.ba.finished);
+    s.ab.most_in_pipe = 0;
+    s.ab.held = false;
+    stream_run(&s);
+    CHECK_EQ(s.a_end.event.end, RNIC_STREAM_FIN);
+    WANT(s.a.send_cq, 1, WR_FLUSH_ERR);
+    stream_close(&s);
+}
+
 static void both_close_at_once(void) {
     open_confirmed(.rd_atomic = 1, .dest_rd_atomic = 1);
     for (uint64_t i = 1; i <= 2; i++) {
@@ -398,6 +440,7 @@ static void both_close_at_once(void) {
 int main(void) {
     RUN(not_before_the_peer_has_it);
     RUN(one_question_speaks_for_all_before_it);
+    RUN(a_question_does_not_speak_for_what_follows);
     RUN(a_read_behind_it_is_question_enough);
     RUN(among_reads_and_atomics);
     RUN(a_question_holds_nothing_up);
@@ -415,6 +458,7 @@ int main(void) {
     RUN(closing_waits_for_the_answer);
     RUN(the_last_word_is_confirmed);
     RUN(who_does_not_ask);
+    RUN(the_peer_closes_ahead_of_the_question);
     RUN(both_close_at_once);
     return check_done();
 }

@@ -97,6 +97,27 @@ static void behind_the_peer(void) {
     stream_close(&s);
 }
 
+/* A READ that has not gone when the peer closes has no answer. */
+static void behind_a_peer_that_will_not_answer(void) {
+    stream_open(&s, .rtr = RNIC_STREAM_RTR_WRITE);
+    stream_run(&s);
+    s.ab.most_in_pipe = 1000;
+    s.ab.held = true;
+    post_write(&s.a, 1, 0, 0, 250000);
+    post_read(&s.a, 2, 0, 0, 8);
+    stream_run(&s);
+    CHECK_EQ(close_it(&s.a), 0);
+    CHECK_EQ(close_it(&s.b), 0);
+    stream_run(&s);
+    s.ab.most_in_pipe = 0;
+    s.ab.held = false;
+    stream_run(&s);
+    WANT(s.a.send_cq, 1, SUCCESS);
+    WANT(s.a.send_cq, 2, WR_FLUSH_ERR);
+    want_end(&s.a, RNIC_STREAM_FIN, 0);
+    stream_close(&s);
+}
+
 /* It gives up what the peer does not read any more, or when the socket breaks. */
 static void behind_a_peer_that_does_not_read(void) {
     for (int reset = 0; reset < 2; reset++) {
@@ -476,6 +497,7 @@ int main(void) {
     RUN(by_either_end);
     RUN(by_both_at_once);
     RUN(behind_the_peer);
+    RUN(behind_a_peer_that_will_not_answer);
     RUN(behind_a_peer_that_does_not_read);
     RUN(what_was_posted_goes_out_and_nothing_else);
     RUN(a_peer_that_goes_on);

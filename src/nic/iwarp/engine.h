@@ -149,12 +149,13 @@ enum result { SENT, IDLE, NO_ROOM, FAILED };
 
 enum turn_kind { TURN_NOBODY, TURN_ELEMENT, TURN_ANSWER, TURN_QUIET };
 
-/* A READ of no bytes that is no element. */
+/* A READ of no bytes that is no element; of send elements (ring counters). */
 struct quiet_read {
-    bool due;       /* the next one, */
-    bool waits;     /* or this one's answer; */
-    uint32_t msn;   /* its number and key; */
-    uint32_t until; /* send element (ring counter): then the peer has those before it */
+    uint32_t asked;      /* those before it are asked for, or need not be; */
+    uint32_t heard, all; /* of those before this one the completion is heard; and any waits for an answer */
+    bool waits;          /* one is under way, */
+    uint32_t msn;        /* with this number and key, */
+    uint32_t until;      /* and when it is answered, the peer has those before this one */
 };
 
 struct sender {
@@ -260,8 +261,10 @@ void send_blame(struct qp *qp, uint32_t element, int status, int vendor_err);
 bool send_find(struct qp *qp, const uint8_t *ddp, uint32_t *element);
 
 /* quiet.c */
-void quiet_follow(struct qp *qp, const struct send_wqe *wqe, bool answered); /* an element that has gone */
-bool quiet_confirms(const struct qp *qp, const struct send_wqe *wqe);        /* whether the peer has it */
+void quiet_start(struct qp *qp);
+bool quiet_is_on(const struct qp *qp);
+void quiet_follow(struct qp *qp, const struct send_wqe *wqe);         /* the next element has gone */
+bool quiet_confirms(const struct qp *qp, const struct send_wqe *wqe); /* it is complete when the peer has it */
 bool quiet_may_go(const struct qp *qp);
 bool quiet_send(struct qp *qp);    /* false: there is no room */
 bool quiet_is_next(struct qp *qp); /* of those that are to be answered */

@@ -141,12 +141,14 @@ static void close_in_order(struct qp *qp, enum rnic_stream_end end) {
     iwarp_end(qp, &why, -1);
 }
 
+static bool awaits_answers(const struct iwarp *iw) { return iw->snd.waiting || iw->snd.quiet.waits; }
+
 /* The peer's end of the stream.  In SQD what was posted is still to go, unless it waits for answers that cannot come. */
 static void peer_has_closed(struct qp *qp, uint64_t now) {
     struct iwarp *iw = iwarp_of(qp);
     if (iw->out.finished) {
         close_in_order(qp, RNIC_STREAM_CLOSED);
-    } else if (qp->state == RNIC_QPS_SQD && !iw->snd.waiting && !iw->snd.quiet.waits) {
+    } else if (qp->state == RNIC_QPS_SQD && !awaits_answers(iw)) {
         iw->peer_closed = true;
         iw->close_at = now + CLOSE_NS;
     } else {
@@ -217,6 +219,8 @@ static bool work(struct qp *qp, uint64_t now) {
     }
     if (send_drained(qp) && !send_owes(qp) && !lingers(qp, now))
         finish(qp, now);
+    else if (result == IDLE && iwarp_of(qp)->peer_closed && awaits_answers(iwarp_of(qp)))
+        close_in_order(qp, RNIC_STREAM_FIN); /* all has gone, and the answers will not come */
     return result == NO_ROOM;
 }
 

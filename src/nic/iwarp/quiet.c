@@ -8,20 +8,33 @@
 
 #include <string.h>
 
-void quiet_follow(struct qp *qp, const struct send_wqe *wqe, bool answered) {
-    struct sender *snd = &iwarp_of(qp)->snd;
-    snd->quiet.due = quiet_confirms(qp, wqe) || (snd->quiet.due && !answered);
-}
+static bool comes_before(uint32_t element, uint32_t other) { return (int32_t)(other - element) > 0; }
 
-/* Those that are not answered anyway, and that somebody hears of. */
+bool quiet_is_on(const struct qp *qp) { return iwarp_of(qp)->confirm && qp->attr.max_rd_atomic; }
+
+/* Those that are not answered anyway. */
 bool quiet_confirms(const struct qp *qp, const struct send_wqe *wqe) {
-    bool asked = iwarp_of(qp)->confirm && qp->attr.max_rd_atomic;
-    return asked && (qp->sq_sig_all || wqe->flags & RNIC_SEND_SIGNALED) && !send_waits(wqe) && !wqe_is_local(wqe);
+    return quiet_is_on(qp) && !send_waits(wqe) && !wqe_is_local(wqe);
 }
 
+void quiet_follow(struct qp *qp, const struct send_wqe *wqe) {
+    struct sender *snd = &iwarp_of(qp)->snd;
+    uint32_t behind = snd->next + 1;
+    if (send_waits(wqe))
+        snd->quiet.asked = behind;
+    if (!quiet_confirms(qp, wqe))
+        return;
+    snd->quiet.all = behind;
+    if (qp->sq_sig_all || wqe->flags & RNIC_SEND_SIGNALED)
+        snd->quiet.heard = behind;
+}
+
+/* For those whose completions somebody hears; before the end of the stream, for all. */
 bool quiet_may_go(const struct qp *qp) {
     const struct sender *snd = &iwarp_of(qp)->snd;
-    return snd->quiet.due && !snd->quiet.waits && snd->waiting < qp->attr.max_rd_atomic;
+    const struct quiet_read *quiet = &snd->quiet;
+    return quiet_is_on(qp) && comes_before(quiet->asked, qp->state == RNIC_QPS_SQD ? quiet->all : quiet->heard) &&
+           !quiet->waits && snd->waiting < qp->attr.max_rd_atomic;
 }
 
 bool quiet_send(struct qp *qp) {
@@ -30,7 +43,9 @@ bool quiet_send(struct qp *qp) {
     if (!fpdu_open(qp, &f, DDP_UNTAGGED_BYTES + READ_REQUEST_BYTES, 0))
         return false;
     uint8_t *read = f.ddp + DDP_UNTAGGED_BYTES;
-    snd->quiet = (struct quiet_read){.waits = true, .msn = snd->msn[1]++, .until = snd->next};
+    snd->quiet.waits = true;
+    snd->quiet.msn = snd->msn[1]++;
+    snd->quiet.until = snd->quiet.asked = snd->next;
     ddp_put_untagged(f.ddp, RDMAP_READ_REQUEST, true, snd->quiet.msn, 0);
     memset(read, 0, READ_REQUEST_BYTES);
     read_set_sink_stag(read, snd->quiet.msn);
@@ -54,15 +69,21 @@ void quiet_answered(struct qp *qp) {
 
 void quiet_reached(struct qp *qp, uint32_t element) {
     struct sender *snd = &iwarp_of(qp)->snd;
-    if ((int32_t)(element - snd->confirmed) > 0)
+    if (comes_before(snd->confirmed, element))
         snd->confirmed = element;
     send_complete(qp);
+}
+
+/* Those before the next one are complete by themselves. */
+void quiet_start(struct qp *qp) {
+    struct sender *snd = &iwarp_of(qp)->snd;
+    snd->confirmed = snd->quiet.asked = snd->quiet.heard = snd->quiet.all = snd->next;
 }
 
 void iwarp_confirm(struct qp *qp, bool both) {
     struct iwarp *iw = iwarp_of(qp);
     if (!iw->confirm)
-        iw->snd.confirmed = iw->snd.next;
+        quiet_start(qp);
     iw->confirm = true;
     iw->confirm_both = both;
 }

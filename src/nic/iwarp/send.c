@@ -24,9 +24,9 @@ void send_init(struct qp *qp) {
     struct iwarp *iw = iwarp_of(qp);
     iw->snd = (struct sender){.next = wq_tail(&qp->sq),
                               .answer = wq_tail(&qp->sq),
-                              .confirmed = wq_tail(&qp->sq),
                               .msn = {1, 1},
                               .rtr_due = iw->agreed.initiator && iw->agreed.rtr};
+    quiet_start(qp);
 }
 
 /* ---------------------------------------------------------------- elements that are done */
@@ -166,8 +166,9 @@ static void proceed(struct qp *qp, struct send_wqe *wqe) {
     struct sender *snd = &iwarp_of(qp)->snd;
     wqe->done = !send_waits(wqe);
     wqe->end = iwarp_of(qp)->out.begun;
-    snd->waiting += send_waits(wqe);
-    quiet_follow(qp, wqe, send_waits(wqe));
+    if (send_waits(wqe) && !snd->waiting++)
+        snd->answer = snd->next;
+    quiet_follow(qp, wqe);
     snd->next++;
     snd->offset = 0;
     snd->immediate = false;

@@ -359,10 +359,10 @@ class Core(Ending, Sharing, Messaging):
 
     def _linger(self, now: float) -> None:
         """iWARP: keep the stream until the peer has closed it, too, as it may still ask for our last word."""
-        if self.protocol.state is State.CLOSED and self._has_streams and not self.raw:
-            if self._linger_by is None:
-                self._linger_by = now + GRACE
-            self._lingers = now < self._linger_by and not is_flushed(self.qp)
+        waits = self.protocol.state is State.CLOSED and self._has_streams and not self.raw
+        if waits and self._linger_by is None:
+            self._linger_by = now + GRACE
+        self._lingers = self._linger_by is not None and now < self._linger_by and not is_flushed(self.qp)
 
     def _last_completions(self) -> None:
         """Poll once more: operations that ended before the connection did have outcomes of their own."""

@@ -12,7 +12,7 @@ from rnic.conn.operating import Operating
 from rnic.endpoint import LostError
 from rnic.errors import VerbsError
 from rnic.rdmacm.again import again
-from rnic.rdmacm.qp_states import is_flushed
+from rnic.rdmacm.qp_states import is_flushed, to_error
 
 
 class Ending(Operating):
@@ -26,6 +26,8 @@ class Ending(Operating):
 
     def hang_up(self) -> None:
         """From any thread: move the queue pair to ERR; the next pump finds that out."""
+        if self._has_streams:  # whose disconnect waits for the peer
+            to_error(self.qp)
         with contextlib.suppress(VerbsError):  # it has ended already
             self.cm_id.disconnect()
 

@@ -96,7 +96,7 @@ class Parts:
         self._linger_by: float | None = (
             None  # iWARP: when the peer's end of the stream is not waited for longer
         )
-        self._lingers = False
+        self._lingers = self._has_streams  # until a pump has looked
         self._reason_by: float | None = None  # and that the connection manager says why it has ended
         self._end_steps: deque[Callable[[], object]] | None = None  # what release() has to do yet
 

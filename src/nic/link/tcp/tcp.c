@@ -73,9 +73,12 @@ void tcp_has_room(struct tcp *tcp, struct tcp_stream *s) {
     tcp_watch(tcp, s);
 }
 
+/* No point of cancellation: a post may have come here, with the lock. */
+static void close_fd(int fd) { syscall(SYS_close, fd); }
+
 static void drop_line(struct tcp_stream *s) {
     if (s->line >= 0)
-        close(s->line);
+        close_fd(s->line);
     s->line = -1;
 }
 
@@ -83,7 +86,7 @@ static void discard(struct tcp *tcp, struct tcp_stream *s) {
     leave_list(tcp, s);
     drop_line(s);
     set_full(tcp, s, false);
-    close(s->fd); /* and it is in no epoll set */
+    close_fd(s->fd); /* and it is in no epoll set */
     free(s->early);
     free(s);
 }
@@ -400,18 +403,18 @@ void tcp_close(struct tcp *tcp) {
         }
     }
     if (tcp->epoll_fd >= 0)
-        close(tcp->epoll_fd);
+        close_fd(tcp->epoll_fd);
     tcp->epoll_fd = -1;
 }
 
 void tcp_abandon(struct tcp *tcp) {
     for (int stage = 0; stage < TCP_STAGES; stage++) {
         for (const struct tcp_stream *s = tcp->streams[stage]; s; s = s->next) {
-            close(s->fd);
+            close_fd(s->fd);
             if (s->line >= 0)
-                close(s->line);
+                close_fd(s->line);
         }
     }
     if (tcp->epoll_fd >= 0)
-        close(tcp->epoll_fd);
+        close_fd(tcp->epoll_fd);
 }

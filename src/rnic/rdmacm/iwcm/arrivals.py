@@ -74,7 +74,9 @@ class Listening:
         level = INFO if self._warned else WARNING
         _log.log(level, "%r refuses a connection: %s", self.listener, exhausted(error.errno or 0))
         self._warned = True
-        while self._spare.refuse(self.sock):
+        for _ in range(_AT_ONCE):
+            if not self._spare.refuse(self.sock):
+                break
             self.service.dropped["no descriptor or memory"] += 1
         self.service.unwatch(self)
         self.service.timers.at(monotonic_ns() + _PAUSE_NS, self._go_on)
