@@ -21,7 +21,7 @@
 /* FIN: the peer has closed in order, between two messages. LOST: reset, timed out, or closed within a message. TERMINATED: by
  * the peer's Terminate message. REFUSED: this end has sent one, or would have. CLOSED: both have closed in order, this end
  * first */
-#define RNIC_STREAM_ENDS(X) X(FIN, 0) X(LOST, 1) X(TERMINATED, 2) X(REFUSED, 3) X(CLOSED, 4)
+#define RNIC_STREAM_ENDS(X) X(FIN, 0) X(LOST, 1) X(TERMINATED, 2) X(REFUSED, 3) X(CLOSED, 4) X(READY, 5)
 
 #define RNIC_PORT_STATES(X) X(NOP, 0) X(DOWN, 1) X(INIT, 2) X(ARMED, 3) X(ACTIVE, 4) X(ACTIVE_DEFER, 5)
 

@@ -185,7 +185,7 @@ struct rnic_stream_attr {
     bool markers_in;  /* the peer sends markers, */
     bool markers_out; /* or insists on them */
     bool rfc7306;     /* the peer has atomics and immediate data */
-    bool heard; /* of a responder: something of the initiator's first message has come, so this end may send at once */
+    bool tell_ready;  /* an event RNIC_STREAM_READY says that the peer's first message has come */
 };
 
 struct rnic_stream_event {
@@ -199,7 +199,8 @@ struct rnic_ext_stream {
     /* In INIT or RTR, of an RC queue pair of a device of iWARP.  -EINVAL, -EBUSY: it has one already */
     int (*attach)(struct rnic_qp *qp, const struct rnic_stream_attr *attr, struct rnic_err *err);
     int (*fd)(struct rnic_context *ctx); /* readable while there is an event; the device's, or -EOPNOTSUPP */
-    /* The oldest event: once for each stream that ends while its queue pair exists and is connected. -EAGAIN: none */
+    /* The oldest event: once for each stream that ends while its queue pair exists and is connected, and once ahead of that if
+     * tell_ready asks for it. -EAGAIN: none */
     int (*next_event)(struct rnic_context *ctx, struct rnic_stream_event *event, struct rnic_err *err);
     /* From INIT on, until RESET: from now on signaled SENDs and WRITEs complete when the peer has them, as those of other transports do,
      * by READs of no bytes behind them (RFC 5040, 5.5); not while max_rd_atomic is 0.  both: the peer does so, too.  Then this end

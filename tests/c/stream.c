@@ -220,7 +220,7 @@ static void open_end(struct stream *s, struct end *e, int i, const struct stream
     e->peer = i ? &s->a : &s->b;
     e->bytes = o->bytes ? o->bytes : 256 << 10;
     e->mem = calloc(1, e->bytes);
-    e->node->nic.stream_ended = ended;
+    e->node->nic.stream_told = ended;
     e->node->nic.stream_arg = s;
     CHECK_EQ(channel_init(&e->channel), 0);
     e->send_cq = fabric_cq(o->cqe ? (int)o->cqe : 256, &e->channel);

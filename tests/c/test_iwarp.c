@@ -310,6 +310,21 @@ static void a_write_does_not_overtake_an_atomic(void) {
     }
 }
 
+static void the_first_message_is_told_of_once(void) {
+    for (int asked = 0; asked < 2; asked++) {
+        check_note("%d", asked);
+        stream_open(&s, .rtr = RNIC_STREAM_RTR_WRITE);
+        iwarp_of(s.b.qp)->agreed.tell_ready = asked;
+        CHECK_EQ(s.b_end.count, 0);
+        stream_run(&s);
+        post_write(&s.a, 1, 0, 0, 8);
+        stream_run(&s);
+        CHECK_EQ(s.b_end.count, asked);
+        CHECK(!asked || s.b_end.event.end == RNIC_STREAM_READY);
+        stream_close(&s);
+    }
+}
+
 /* As after 2^31 WRITEs and no READ: the counters of the ring are moved on. */
 static void a_read_behind_half_a_lap_of_writes(void) {
     const uint32_t lap = 0x80000000u + 7 * 64;
@@ -861,6 +876,7 @@ int main(void) {
     RUN(inline_bytes_are_free_at_once);
     RUN(atomics_change_a_word);
     RUN(a_write_does_not_overtake_an_atomic);
+    RUN(the_first_message_is_told_of_once);
     RUN(a_read_behind_half_a_lap_of_writes);
     RUN(what_cannot_be_posted);
     RUN(a_shared_receive_queue);

@@ -508,6 +508,18 @@ def test_a_queue_pair_of_the_program() -> None:
                         expect(ours, E_.DISCONNECTED)
 
 
+def test_a_program_may_post_behind_accept() -> None:
+    """The queue pair sends when the initiator is ready."""
+    with asked() as (client, server, _):
+        server.accept()
+        with server.reg_msgs(bytearray(8)) as out, client.reg_msgs(bytearray(8)) as into:
+            client.post_recv(into)
+            server.post_send(out)
+            assert client.get_recv_comp(WAIT).ok
+            expect(server.channel, E_.ESTABLISHED)
+            expect(client.channel, E_.ESTABLISHED)
+
+
 def test_a_queue_pair_that_is_not_ready_is_no_reason_to_hang() -> None:
     with asked() as (client, server, _):
         assert server.qp is not None

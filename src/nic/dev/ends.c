@@ -32,8 +32,7 @@ static void hide(const struct ends *ends) {
 /* There is room: who has made the stream has reserved it. */
 static void put(void *arg, struct qp *qp, const struct rnic_stream_event *event) {
     struct ends *ends = arg;
-    ends_forget(ends, qp->pub.qp_num);
-    if (tcp_tell(&qp->way, event))
+    if (event->end != RNIC_STREAM_READY && tcp_tell(&qp->way, event))
         return;
     if (ends->count == ends->room)
         return;
@@ -46,7 +45,7 @@ int ends_open(struct ends *ends, struct nic *nic, struct rnic_err *err) {
     *ends = (struct ends){.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     if (ends->fd < 0)
         return fail(err, -errno, "no descriptor for the ends of streams");
-    nic->stream_ended = put;
+    nic->stream_told = put;
     nic->stream_arg = ends;
     return 0;
 }
@@ -64,6 +63,7 @@ void ends_abandon(struct ends *ends) {
 
 int ends_reserve(struct ends *ends, uint32_t qps) {
     uint32_t room = ends->room ? ends->room : LEAST;
+    qps *= 2; /* a beginning and an end */
     if (qps <= ends->room)
         return 0;
     while (room < qps)

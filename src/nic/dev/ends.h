@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Streams of queue pairs that have ended, for whoever has made them: the oldest first, one of each queue pair at most.
+ * Streams of queue pairs that have begun and ended, for whoever has made them: the oldest first, of each queue pair a beginning
+ * and an end at most.
  */
 #ifndef RNIC_DEV_ENDS_H
 #define RNIC_DEV_ENDS_H
@@ -13,7 +14,7 @@ struct ends {
     uint32_t room, first, count;
 };
 
-/* All under the lock, but open, close and abandon.  reserve: there is room for so many; 0, -ENOMEM.  forget: the queue pair
+/* All under the lock, but open, close and abandon.  reserve: there is room for so many queue pairs; 0, -ENOMEM.  forget: the queue pair
  * goes, or begins anew.  take: false: there is none. */
 int ends_open(struct ends *ends, struct nic *nic, struct rnic_err *err);
 void ends_close(struct ends *ends);

@@ -221,6 +221,7 @@ extern const struct sq_rules iwarp_sends_plain; /* to a peer without RFC 7306 */
 /* iwarp.c */
 extern const struct engine_ops iwarp_ops;
 /* The connection has ended: the queue pair is in error, and whoever has made it is told. event: -1, or of the queue pair */
+void iwarp_hears(struct qp *qp); /* the first FPDU has come */
 void iwarp_end(struct qp *qp, const struct rnic_stream_event *why, int event);
 
 /* in.c */

@@ -108,7 +108,8 @@ static void conclude(struct qp *qp, bool right) {
         term_refuse(qp, in->bad, in->vendor_err, in->row ? in->header + MPA_LENGTH_BYTES : NULL, ulpdu_of(in));
         return;
     }
-    in->heard = true;
+    if (!in->heard)
+        iwarp_hears(qp);
     in->ahead_most = size < LONG_FPDU || iwarp_of(qp)->agreed.markers_in ? IN_AHEAD : SMALL_AHEAD;
     next_fpdu(in);
 }

@@ -99,14 +99,26 @@ static void disconnect(struct qp *qp) {
 
 /* ---------------------------------------------------------------- its end */
 
-static void tell(struct qp *qp, const struct rnic_stream_event *why) {
-    struct iwarp *iw = iwarp_of(qp);
-    struct rnic_stream_event event = *why;
-    if (iw->told || !qp->nic->stream_ended)
-        return;
-    iw->told = true;
+static void tell(struct qp *qp, const struct rnic_stream_event *what) {
+    struct rnic_stream_event event = *what;
     event.qp_num = qp->pub.qp_num;
-    qp->nic->stream_ended(qp->nic->stream_arg, qp, &event);
+    if (qp->nic->stream_told)
+        qp->nic->stream_told(qp->nic->stream_arg, qp, &event);
+}
+
+void iwarp_hears(struct qp *qp) {
+    struct iwarp *iw = iwarp_of(qp);
+    const struct rnic_stream_event ready = {.end = RNIC_STREAM_READY};
+    iw->in.heard = true;
+    if (iw->agreed.tell_ready)
+        tell(qp, &ready);
+}
+
+static void tell_end(struct qp *qp) {
+    struct iwarp *iw = iwarp_of(qp);
+    if (!iw->told)
+        tell(qp, &iw->why);
+    iw->told = true;
 }
 
 void iwarp_end(struct qp *qp, const struct rnic_stream_event *why, int event) {
@@ -125,7 +137,7 @@ static void flush(struct qp *qp) {
     }
     qp_flush(qp);
     if (iw->connected)
-        tell(qp, &iw->why);
+        tell_end(qp);
 }
 
 static void lose(struct qp *qp, int error) {

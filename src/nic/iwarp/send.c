@@ -288,9 +288,7 @@ static bool may_begin(struct qp *qp) {
  * but loses what comes at once with its reply.  Programs whose server speaks first run over siw, and are to run here. */
 #define LULL_NS 100000000ull
 
-static bool may_speak(const struct iwarp *iw) {
-    return iw->agreed.initiator || iw->agreed.heard || iw->in.heard || iw->snd.spoke_first;
-}
+static bool may_speak(const struct iwarp *iw) { return iw->agreed.initiator || iw->in.heard || iw->snd.spoke_first; }
 
 static enum turn_kind choose(struct qp *qp) {
     struct iwarp *iw = iwarp_of(qp);

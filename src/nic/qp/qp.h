@@ -76,7 +76,7 @@ struct nic {
     bool unread;           /* answers may lie in a socket or a lane: what they answer is not given up */
     uint64_t ack_hold;     /* ns that an ACK of a receive may wait for the application's answer; 0: it does not poll */
     /* Of transports that go by streams: one has ended, and whoever has made it is to be told. NULL: nobody */
-    void (*stream_ended)(void *arg, struct qp *qp, const struct rnic_stream_event *event);
+    void (*stream_told)(void *arg, struct qp *qp, const struct rnic_stream_event *event);
     void *stream_arg;
     struct ah *dying_ahs; /* destroyed, and named by send elements still, see qp/ah.h */
     struct nic_ib ib;     /* InfiniBand's transports' */

@@ -695,7 +695,7 @@ cdef extern from "nic.h" nogil:
         const uint8_t *bytes
         uint32_t nbytes
         uint8_t rtr
-        bint initiator, crc, markers_in, markers_out, rfc7306, heard
+        bint initiator, crc, markers_in, markers_out, rfc7306, tell_ready
 
     struct rnic_stream_event:
         uint32_t qp_num

@@ -177,7 +177,7 @@ cdef class QP(Poster):
             attr.bytes = &data[0]
         attr.rtr, attr.initiator, attr.crc = values["rtr"], values["initiator"], values["crc"]
         attr.markers_in, attr.markers_out, attr.rfc7306 = values["markers_in"], values["markers_out"], values["rfc7306"]
-        attr.heard = values["heard"]
+        attr.tell_ready = values["tell_ready"]
         err.text[0] = 0
         check(self.ctx.stream.attach(self.p, &attr, &err), "attach_stream", &err)
 

@@ -230,3 +230,5 @@ class StreamEnd(IntEnum):
     """The peer has sent something that was refused, with a Terminate message if that could be sent."""
     CLOSED = 4
     """Both ends have closed it in order, this end first."""
+    READY = 5
+    """It has not ended: the peer's first message has come."""

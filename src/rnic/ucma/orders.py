@@ -33,7 +33,7 @@ def pack(order: Order) -> bytes:
     """The struct of an order."""
     attr, flags = order.attr, values(order.stream[2]) if order.stream is not None else {}
     flags.pop("early", None)  # the start-up reads no more than its frames,
-    flags.pop("heard", None)  # and does not wait for what comes behind them
+    flags.pop("tell_ready", None)  # and nobody waits for what comes behind them
     assert attr.qp_state is not None
     return ORDER.write(
         guid=order.guid,

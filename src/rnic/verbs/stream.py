@@ -30,14 +30,14 @@ class StreamAttr(Record):
     """The peer wants markers in what this end sends."""
     rfc7306: bool = True
     """The peer has atomics and immediate data (RFC 7306)."""
-    heard: bool = False
-    """Something of the initiator's first message has come, so this end may send at once."""
+    tell_ready: bool = False
+    """An event with StreamEnd.READY says that the peer's first message has come."""
     early: bytes = b""
     """What was read from the socket behind the last frame of the start-up."""
 
 
 class StreamEvent(Record):
-    """The end of a queue pair's connection."""
+    """The end of a queue pair's connection; or, if StreamAttr.tell_ready asks for it, its beginning."""
 
     qp_num: int
     """The queue pair's number."""

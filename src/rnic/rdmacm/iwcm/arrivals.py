@@ -185,9 +185,6 @@ class Arrival:
     def lost(self, line: Line, error: int) -> None:
         """which did not reach the peer."""
 
-    def came(self, line: Line) -> None:
-        """Nothing is waited for behind it."""
-
 
 def _wishes(event: mpa.Event) -> ConnParam:
     """What the peer asks for. A request of revision 1 says no depths: the most are what it will do with."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _EVENT = struct.Struct("=IBBBBi")
 """struct rnic_stream_event."""
-_ENDS = frozenset(StreamEnd)
+_ENDS = frozenset(StreamEnd) - {StreamEnd.READY}
 
 
 class AwayQP:

@@ -53,6 +53,7 @@ class IwConnection:
         self._qp: QP | AwayQP | None = None
         self._qp_num = 0  # while it has a stream
         self._agreed: mpa.Agreed | None = None
+        self._said = NOTHING_SAID  # what ESTABLISHED tells
         self._calling: Line | None = None  # that is being made
         self._is_told = False  # how the handshake has failed, or the stream has ended, was reported
         self._param = ConnParam()
@@ -166,27 +167,10 @@ class IwConnection:
         """The reply has left."""
         if self.phase is Phase.ACCEPTED and line is self._line:
             assert self._agreed is not None
-            if self._speaks_at_once:
-                self._rise(line, self._agreed)
-            else:
-                line.await_data()
-
-    @property
-    def _speaks_at_once(self) -> bool:
-        """A responder is ready when its reply has left. In a connection of equals it waits for the initiator;
-        but a program of another process need not call again behind accept(), whose answer has the orders.
-        """
-        assert self._agreed is not None
-        return self._agreed.rtr is mpa.Rtr.NONE or isinstance(self._qp, AwayQP)
-
-    def came(self, line: Line) -> None:
-        """The message has come that makes a connection of equals ready: it stays for the queue pair."""
-        if self.phase is Phase.ACCEPTED and line is self._line:
-            assert self._agreed is not None
             self._rise(line, self._agreed)
 
     def lost(self, line: Line, error: int) -> None:
-        """The reply cannot be written, or nothing will come: the peer has gone."""
+        """The reply cannot be written: the peer has gone."""
         if self.phase is Phase.ACCEPTED and line is self._line:
             self._broke(error)
 
@@ -206,33 +190,44 @@ class IwConnection:
     def _rise(
         self, line: Line, agreed: mpa.Agreed, private_data: bytes = b"", *, is_initiator: bool = False
     ) -> None:
-        """The stream becomes the queue pair's."""
+        """The stream becomes the queue pair's.
+
+        In a connection of equals the responder waits until the initiator is ready. It does not for a program
+        of another process, which need not call again behind accept(), whose answer has the orders.
+        """
         if line is not self._line:
             return
-        self._set_timer()
         line.unwatch()
         qp = self._qp
         assert qp is not None
+        waits = not is_initiator and agreed.rtr is not mpa.Rtr.NONE and not isinstance(qp, AwayQP)
         try:
-            heard = not is_initiator and not self._speaks_at_once
-            stream.to_rts(qp, line.sock, agreed, is_initiator=is_initiator, heard=heard)
+            stream.to_rts(qp, line.sock, agreed, is_initiator=is_initiator, tell_ready=waits)
         except VerbsError as error:
             if stream.is_broken(line.sock):  # a peer that has gone is no fault of the queue pair's
                 self._broke(ECONNRESET)
             else:
                 self._fail(outcomes.failed, -(error.errno or EINVAL))
             return
-        self.phase, self._qp_num = Phase.UP, qp.qp_num
+        self._qp_num = qp.qp_num
         self.service.streams[self._qp_num] = self
         mine = agreed.depths
-        param = replace(
+        self._said = replace(
             NOTHING_SAID,
             private_data=private_data,
             responder_resources=mine.ird,
             initiator_depth=mine.ord,
         )
-        self.service.report(self.one, outcomes.established, param)
         self._line, self._agreed, line.is_done = None, agreed, True
+        if not waits:
+            self.stream_began()
+
+    def stream_began(self) -> None:
+        """The peer is ready: an initiator has its reply, a responder the first message."""
+        if self.phase in (Phase.CALLING, Phase.ACCEPTED):
+            self._set_timer()
+            self.phase = Phase.UP
+            self.service.report(self.one, outcomes.established, self._said)
 
     def told(self, line: Line, event: mpa.Event) -> None:
         """Report what has happened to the start-up."""
@@ -271,6 +266,7 @@ class IwConnection:
     def _drop(self) -> None:
         if self._line is not None:
             self._line.close()
+        self.service.forget_stream(self._qp_num, self)
         self._set_timer()
         self.phase = Phase.OVER
 
@@ -299,7 +295,10 @@ class IwConnection:
         """The device reports the end of the stream."""
         _log.info("%r: the connection has ended: %s", self.one, stream.words(event))
         self.one.stream_end = event
-        self._ended(stream.status_of(event))
+        if self.phase is Phase.ACCEPTED:
+            self._broke(-stream.status_of(event) or ECONNRESET)
+        else:
+            self._ended(stream.status_of(event))
 
     def _ended(self, status: int) -> None:
         self._set_timer()
@@ -318,9 +317,8 @@ class IwConnection:
         self._is_closed = True
         if self.phase is Phase.ASKED and self._line is not None:
             self.reject(b"", Reason.PROGRAM)
-        if self.phase in (Phase.UP, Phase.LEAVING):
+        if self._qp_num and self.phase is not Phase.OVER:
             to_error(self._qp)
-        self.service.forget_stream(self._qp_num, self)
         self._drop()
         self.service.forget_reports(self.one)
 
@@ -334,9 +332,11 @@ class IwConnection:
         raise VerbsError(EINVAL, "iWARP has no message to confirm a reply with", "establish")
 
     def data_came(self) -> None:
-        """Data came: the connection is established already."""
-        if self.phase is Phase.ACCEPTED and self._agreed is not None and self._line is not None:
-            self._rise(self._line, self._agreed)
+        """Data came: the connection is established."""
+        if self.phase is Phase.ACCEPTED and self._agreed is not None:
+            if self._line is not None:
+                self._rise(self._line, self._agreed)
+            self.stream_began()
         elif self.phase is Phase.UP:
             raise VerbsError(EISCONN, f"{self.one!r} is connected already", "notify")
         else:

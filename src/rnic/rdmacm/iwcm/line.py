@@ -31,11 +31,8 @@ class Owner(Protocol):
     def flushed(self, line: Line) -> None:
         """All that was to be written has left."""
 
-    def came(self, line: Line) -> None:
-        """There is something to be read behind the start-up, as await_data() asks."""
-
     def lost(self, line: Line, error: int) -> None:
-        """What was to be written cannot be; or what is waited for will not come."""
+        """What was to be written cannot be."""
 
     def told(self, line: Line, event: mpa.Event) -> None:
         """Something has happened to the start-up."""
@@ -51,7 +48,6 @@ class Line:
         self._out = b""
         self._is_full = False  # of bytes whose departure is to be told
         self._is_telling = False
-        self._awaits_data = False
         self.is_done = False
         """The socket is closed, or somebody else's."""
         self._watched = 0
@@ -70,7 +66,7 @@ class Line:
         wants = EPOLLRDHUP
         if self.is_connecting or self._out:
             wants |= EPOLLOUT
-        if self.startup.wanted or self._awaits_data:
+        if self.startup.wanted:
             wants |= EPOLLIN
         if wants != self._watched:
             self._service.watch(self, wants)
@@ -100,27 +96,9 @@ class Line:
             if self._outcome is not None:
                 self.owner.connected(self, self._outcome)
                 self.is_connecting = False
-        elif self._awaits_data:
-            self._look()
         else:
             self._read(events)
         self.push()
-
-    def await_data(self) -> None:
-        """Call owner.came() when there is something to be read behind the start-up."""
-        self._awaits_data = True
-        self._look()
-
-    def _look(self) -> None:
-        try:
-            found = sockets.peek(self.sock)
-        except OSError as error:
-            self.owner.lost(self, error.errno or ECONNRESET)
-            return
-        if found:
-            self.owner.came(self)
-        elif found is not None:
-            self.owner.lost(self, ECONNRESET)
 
     def _read(self, events: int) -> None:
         startup = self.startup

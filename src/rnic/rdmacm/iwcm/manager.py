@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import rnic.mpa as mpa
 from rnic._nic import nic
 from rnic.cm.events import Statistics
-from rnic.enums import QPType
+from rnic.enums import QPType, StreamEnd
 from rnic.errors import VerbsError
 from rnic.log import Log
 from rnic.rdmacm.iwcm import sockets
@@ -315,8 +315,12 @@ class IwService(ConnectionService):
             self._end = None
 
     def ended(self, event: StreamEvent) -> None:
-        """A stream has ended."""
-        if (conn := self.streams.get(event.qp_num)) is not None:
+        """A stream has ended, or begun."""
+        if (conn := self.streams.get(event.qp_num)) is None:
+            return
+        if event.end is StreamEnd.READY:
+            conn.stream_began()
+        else:
             conn.stream_ended(event)
 
     def forget_stream(self, qp_num: int, conn: IwConnection) -> None:

@@ -175,14 +175,6 @@ def read(sock: socket.socket, most: int) -> bytes | None:
         return None
 
 
-def peek(sock: socket.socket) -> bytes | None:
-    """As read() of one byte, which stays there."""
-    try:
-        return sock.recv(1, socket.MSG_PEEK)
-    except (BlockingIOError, InterruptedError):
-        return None
-
-
 def write(sock: socket.socket, data: bytes) -> int:
     """How many bytes were taken. Raises OSError."""
     try:

@@ -50,11 +50,11 @@ def to_rtr(qp: QP | AwayQP) -> None:
 
 
 def to_rts(
-    qp: QP | AwayQP, sock: socket.socket, agreed: Agreed, *, is_initiator: bool, heard: bool = False
+    qp: QP | AwayQP, sock: socket.socket, agreed: Agreed, *, is_initiator: bool, tell_ready: bool
 ) -> None:
     """Hand the socket over: from now on it is the queue pair's, which sends and receives.
 
-    heard: the initiator's first message is there.
+    tell_ready: an event of the device says that the peer's first message has come.
     If memory was short, the next call does the rest.
     """
     to_rtr(qp)
@@ -65,7 +65,7 @@ def to_rts(
         markers_in=agreed.markers_in,
         markers_out=agreed.markers_out,
         rfc7306=agreed.rfc7306,
-        heard=heard,
+        tell_ready=tell_ready,
     )
     if sock.fileno() >= 0:
         qp.attach_stream(sock, attr)
