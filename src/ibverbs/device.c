@@ -232,7 +232,8 @@ EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device) {
         rc = FAILS(open_device);
     if (rc)
         return failed_null("open_device", rc, &err);
-    int local = rnic_env_local(&err), n = rnic_env_pkeys(pkeys, 32, &err);
+    bool has_pkeys = device->transport_type == IBV_TRANSPORT_IB;
+    int local = rnic_env_local(&err), n = has_pkeys ? rnic_env_pkeys(pkeys, 32, &err) : 0;
     rc = local < 0 ? local : n;
     attr.local = local > 0 ? 1 : -1;
     attr.pkeys = pkeys;

@@ -257,6 +257,32 @@ static void a_question_goes_ahead_of_a_read_without_room(void) {
 
 /* ---------------------------------------------------------------- what fails */
 
+/* A peer that is stopped, whose kernel takes all: after two looks at most. One that is only slow answers some day. */
+static void a_peer_that_answers_nothing(void) {
+    for (int slow = 0; slow < 2; slow++) {
+        check_note("%s", slow ? "slow" : "silent");
+        open_confirmed(.rd_atomic = 4, .rfc7306 = true);
+        uint64_t begin = s.f.now;
+        s.ab.held = true;
+        post_write(&s.a, 1, 0, 0, 8);
+        stream_run(&s);
+        for (int looks = 0; looks < (slow ? 9 : 2); looks++) {
+            if (slow)
+                post_write(&s.a, 2, 0, 0, 8);
+            stream_run(&s);
+            CHECK_EQ(s.a.qp->state, RNIC_QPS_RTS);
+            stream_later(&s);
+        }
+        if (!slow) {
+            CHECK(s.f.now - begin <= 10 * SEC);
+            CHECK_EQ(s.a_end.event.end, RNIC_STREAM_LOST);
+            CHECK_EQ(s.a_end.event.error, ETIMEDOUT);
+            WANT_ERR(s.a.send_cq, 1, RETRY_EXC_ERR, STREAM_LOST);
+        }
+        stream_close(&s);
+    }
+}
+
 static void lost_on_its_way(void) {
     open_confirmed(.rd_atomic = 4);
     s.ab.held = true;
@@ -267,6 +293,17 @@ static void lost_on_its_way(void) {
     stream_run(&s);
     WANT_ERR(s.a.send_cq, 1, RETRY_EXC_ERR, STREAM_LOST);
     WANT(s.a.send_cq, 2, WR_FLUSH_ERR);
+    stream_close(&s);
+}
+
+/* The one that holds all of the refused segment. */
+static void refused_behind_one_that_overlaps(void) {
+    open_confirmed(.bytes = 4096);
+    post_write(&s.a, 1, 0, 0, 4096);
+    post_write(&s.a, 2, 0, 4000, 200);
+    stream_run(&s);
+    WANT(s.a.send_cq, 1, SUCCESS);
+    WANT(s.a.send_cq, 2, REM_ACCESS_ERR);
     stream_close(&s);
 }
 
@@ -450,8 +487,10 @@ int main(void) {
     RUN(from_now_on);
     RUN(a_window_of_reads_that_is_full);
     RUN(a_question_goes_ahead_of_a_read_without_room);
+    RUN(a_peer_that_answers_nothing);
     RUN(lost_on_its_way);
     RUN(refused_by_the_peer);
+    RUN(refused_behind_one_that_overlaps);
     RUN(refused_though_not_signaled);
     RUN(ahead_of_one_that_fails);
     RUN(an_answer_that_is_none);

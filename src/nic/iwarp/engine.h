@@ -96,6 +96,7 @@ struct reader {
     uint8_t *ahead;      /* bytes that are read before it is known where they belong: */
     uint32_t ahead_most; /* so many of them; */
     uint32_t direct;     /* so many to their place, before those */
+    uint64_t bytes;      /* of the stream that have come */
     bool deaf;           /* nothing of what comes counts any more */
     bool ended;          /* nothing comes any more */
     bool heard;          /* an FPDU has come */
@@ -155,7 +156,9 @@ struct quiet_read {
     uint32_t heard, all; /* of those before this one the completion is heard; and any waits for an answer */
     bool waits;          /* one is under way, */
     uint32_t msn;        /* with this number and key, */
-    uint32_t until;      /* and when it is answered, the peer has those before this one */
+    uint32_t until;      /* and when it is answered, the peer has those before this one; */
+    uint64_t look_at;    /* then: have any bytes come or gone meanwhile? */
+    uint64_t moved;      /* so many had */
 };
 
 struct sender {
@@ -267,8 +270,10 @@ bool quiet_is_on(const struct qp *qp);
 void quiet_follow(struct qp *qp, const struct send_wqe *wqe);         /* the next element has gone */
 bool quiet_confirms(const struct qp *qp, const struct send_wqe *wqe); /* it is complete when the peer has it */
 bool quiet_may_go(const struct qp *qp);
-bool quiet_send(struct qp *qp);    /* false: there is no room */
-bool quiet_is_next(struct qp *qp); /* of those that are to be answered */
+bool quiet_send(struct qp *qp, uint64_t now); /* false: there is no room */
+bool quiet_is_next(struct qp *qp);            /* of those that are to be answered */
+uint64_t quiet_deadline(const struct qp *qp);
+bool quiet_is_in_vain(struct qp *qp, uint64_t now); /* the peer is silent */
 void quiet_answered(struct qp *qp);
 void quiet_reached(struct qp *qp, uint32_t element); /* the peer has those before it */
 

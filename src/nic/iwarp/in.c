@@ -259,6 +259,7 @@ void iwarp_got(struct qp *qp, size_t n, uint64_t now) {
     const uint8_t *bytes = in->ahead;
     (void)now;
     COUNT_N(qp, rx_bytes, n);
+    in->bytes += n;
     if (in->deaf)
         return;
     uint32_t direct = least((uint32_t)n, in->direct), left = (uint32_t)n - direct;

@@ -258,9 +258,12 @@ static bool owes(struct qp *qp, uint64_t now) {
 
 static uint64_t deadline(const struct qp *qp) {
     const struct iwarp *iw = iwarp_of(qp);
-    uint64_t pace = engine_pace_deadline(qp), send = send_deadline(qp), least = send < pace ? send : pace;
-    uint64_t at = iw->linger_at ? iw->linger_at : iw->close_at;
-    return at && at < least ? at : least;
+    uint64_t end = iw->linger_at ? iw->linger_at : iw->close_at;
+    const uint64_t at[] = {engine_pace_deadline(qp), send_deadline(qp), quiet_deadline(qp), end ? end : NEVER};
+    uint64_t first = NEVER;
+    for (size_t i = 0; i < sizeof at / sizeof *at; i++)
+        first = at[i] < first ? at[i] : first;
+    return first;
 }
 
 static void stop_lingering(struct iwarp *iw, uint64_t now) {
@@ -275,7 +278,7 @@ static void timer(struct qp *qp, uint64_t now) {
     engine_pace_timer(qp, now);
     send_timer(qp, now);
     stop_lingering(iw, now);
-    if (!iw->close_at || now < iw->close_at)
+    if ((!iw->close_at || now < iw->close_at) && !quiet_is_in_vain(qp, now))
         return;
     iw->close_at = 0;
     iw->in.ended = true;

@@ -8,6 +8,10 @@
 
 #include <string.h>
 
+/* A peer that answers nothing, while nothing else comes or goes either, is stopped or gone: within two such times it is given up.
+ * TCP does not notice it, since the kernel of a stopped process takes what it has room for. */
+#define SILENT_NS 5000000000ull
+
 static bool comes_before(uint32_t element, uint32_t other) { return (int32_t)(other - element) > 0; }
 
 bool quiet_is_on(const struct qp *qp) { return iwarp_of(qp)->confirm && qp->attr.max_rd_atomic; }
@@ -37,13 +41,17 @@ bool quiet_may_go(const struct qp *qp) {
            !quiet->waits && snd->waiting < qp->attr.max_rd_atomic;
 }
 
-bool quiet_send(struct qp *qp) {
+static uint64_t moved(const struct iwarp *iw) { return iw->out.written + iw->in.bytes; }
+
+bool quiet_send(struct qp *qp, uint64_t now) {
     struct sender *snd = &iwarp_of(qp)->snd;
     struct fpdu f;
     if (!fpdu_open(qp, &f, DDP_UNTAGGED_BYTES + READ_REQUEST_BYTES, 0))
         return false;
     uint8_t *read = f.ddp + DDP_UNTAGGED_BYTES;
     snd->quiet.waits = true;
+    snd->quiet.look_at = now + SILENT_NS;
+    snd->quiet.moved = moved(iwarp_of(qp));
     snd->quiet.msn = snd->msn[1]++;
     snd->quiet.until = snd->quiet.asked = snd->next;
     ddp_put_untagged(f.ddp, RDMAP_READ_REQUEST, true, snd->quiet.msn, 0);
@@ -53,6 +61,22 @@ bool quiet_send(struct qp *qp) {
     fpdu_headers(qp, &f);
     fpdu_close(qp, &f);
     return true;
+}
+
+uint64_t quiet_deadline(const struct qp *qp) {
+    const struct iwarp *iw = iwarp_of(qp);
+    return iw->confirm && iw->snd.quiet.waits && qp->state != RNIC_QPS_ERR ? iw->snd.quiet.look_at : NEVER;
+}
+
+bool quiet_is_in_vain(struct qp *qp, uint64_t now) {
+    struct iwarp *iw = iwarp_of(qp);
+    struct quiet_read *quiet = &iw->snd.quiet;
+    if (now < quiet_deadline(qp))
+        return false;
+    bool vain = quiet->moved == moved(iw);
+    quiet->moved = moved(iw);
+    quiet->look_at = now + SILENT_NS;
+    return vain;
 }
 
 bool quiet_is_next(struct qp *qp) {

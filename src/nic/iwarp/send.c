@@ -64,11 +64,18 @@ static bool is_under_way(struct qp *qp, uint32_t element) {
     return element != iwarp_of(qp)->snd.next || (element != wq_head(&qp->sq) && sq_wqe(&qp->sq, element)->started);
 }
 
+/* A segment of a WRITE, behind its length. */
+static bool holds(const struct send_wqe *wqe, const uint8_t *ddp) {
+    uint64_t at = ddp_to(ddp) - wqe->remote_addr, ulpdu = mpa_length(ddp - MPA_LENGTH_BYTES);
+    uint64_t n = ulpdu > DDP_TAGGED_BYTES ? ulpdu - DDP_TAGGED_BYTES : 0;
+    return at <= wqe->length && n <= wqe->length - at;
+}
+
 /* Is the segment one of that message? */
 static bool is_of(const struct send_wqe *wqe, const uint8_t *ddp) {
     unsigned opcode = rdmap_opcode(ddp);
     if (opcode == RDMAP_WRITE)
-        return is_write(wqe) && ddp_stag(ddp) == wqe->rkey && ddp_to(ddp) - wqe->remote_addr <= wqe->length;
+        return is_write(wqe) && ddp_stag(ddp) == wqe->rkey && holds(wqe, ddp);
     if (wqe_is_local(wqe) || ddp_tagged(ddp) || ddp_msn(ddp) != wqe->msn)
         return false;
     return ddp_qn(ddp) == QUEUE_REQUEST ? send_waits(wqe) && !wqe->done
@@ -361,7 +368,7 @@ static enum result send_ready_message(struct qp *qp, uint64_t now) {
     bool again = snd->rtrs > 0;
     bool reads = iw->agreed.rtr == RNIC_STREAM_RTR_READ && !again;
     bool writes = iw->agreed.rtr == RNIC_STREAM_RTR_WRITE || again;
-    if (!(reads ? quiet_send(qp) : send_empty(qp, writes)))
+    if (!(reads ? quiet_send(qp, now) : send_empty(qp, writes)))
         return NO_ROOM;
     snd->rtr_due = false;
     if (++snd->rtrs < RTR_MOST && !iw->agreed.rfc7306)
@@ -404,7 +411,7 @@ static enum result next(struct qp *qp, uint64_t now) {
     if (snd->turn == TURN_NOBODY)
         snd->turn = choose(qp);
     if (snd->turn == TURN_QUIET) {
-        if (!quiet_send(qp))
+        if (!quiet_send(qp, now))
             return NO_ROOM;
         snd->turn = TURN_NOBODY;
         return SENT;

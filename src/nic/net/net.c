@@ -89,10 +89,24 @@ void net_unplug(struct net *net, bool unplugged, uint64_t now) {
     follow_look(net, now);
 }
 
+/* The environment speaks to devices of both kinds: each takes the faults that it has. */
+static void leave_others(const struct net *net, struct rnic_fault *f) {
+    if (!(net->kind->faults & FAULTS_OF_PACKETS)) {
+        f->loss = f->duplicate = f->reorder = f->mark = 0;
+        memset(f->lose, 0, sizeof f->lose);
+    }
+    if (!(net->kind->faults & FAULTS_OF_STREAMS)) {
+        f->reset = f->stall = f->chunk = f->flip_header = 0;
+        f->reset_after = f->stall_after = 0;
+    }
+}
+
 /* What the environment asks for, where the program does not. */
 static int read_faults(struct net *net, struct rnic_err *err) {
     struct rnic_fault faults;
     int rc = rnic_env_fault(&faults, err);
+    if (rc > 0)
+        leave_others(net, &faults);
     return rc < 0 ? rc : net_set_fault(net, rc ? &faults : NULL, err);
 }
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from errno import ECONNRESET
+from errno import ECONNRESET, ETIMEDOUT
 
 from rnic._nic.nic import WC, SendWR
 from rnic.conn.device import at_once
@@ -40,6 +40,7 @@ _DISCONNECTS = (EventType.DISCONNECTED, EventType.DEVICE_REMOVAL, EventType.UNRE
 _CONFUSED = (EventType.CONNECT_ERROR, EventType.REJECTED)
 _LAST_ACK = 0.1  # seconds for the last acknowledgements, when the peer of a raw connection has disconnected
 RESET = "the peer's process has died, or the TCP connection was reset on its way"
+SILENT = "the peer did not answer: its process is stopped or gone, or packets do not arrive"
 GRACE = 1.0
 """Seconds for the ABORT of a close() that came to its limit."""
 
@@ -174,6 +175,8 @@ class Core(Ending, Sharing, Messaging):
             self.protocol.lost(RESET if self._has_streams else "the peer's process has died")
         elif event.event is not EventType.DISCONNECTED:
             self.protocol.lost(f"{event.event.name}: the peer does not answer, or the device is gone")
+        elif event.status == -ETIMEDOUT:
+            self.protocol.lost(SILENT)
         elif event.status:  # of iWARP alone
             self.protocol.lost(f"the connection has ended: {event.explain()}")
         else:

@@ -142,7 +142,7 @@ class Protocol(Sending, Receiving):
             change, events = self._said_goodbye(Input.GOODBYE_DELIVERED)
             self._change(change, *events)
         else:
-            self._end(LostError("the peer disconnected without a goodbye"))
+            self._end(LostError("the peer disconnected without a goodbye: perhaps its process has ended"))
 
     def _is_last_word(self, frame: Frame) -> bool:
         """Whether the peer's DREQ says that it has all: only the acknowledgement of our goodbye was lost."""

@@ -131,12 +131,15 @@ def open_device(
     """
     from rnic.verbs.context import Context
 
+    device = find_device(which)
+    if pkeys is None:  # the environment speaks to devices that have such a table
+        pkeys = nic.env_pkeys() if device.transport is Transport.IB else ()
     return Context.of_device(
-        find_device(which),
+        device,
         rcvbuf=rcvbuf,
         max_window=max_window,
         gso=gso,
-        pkeys=nic.env_pkeys() if pkeys is None else tuple(pkeys),
+        pkeys=tuple(pkeys),
         congestion_control=congestion_control,
         local=nic.env_local() if local is None else local,
     )
