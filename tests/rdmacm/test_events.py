@@ -230,6 +230,22 @@ def test_route_error_and_addr_change() -> None:
 
 
 @needs_root
+def test_a_tunnel_has_no_neighbours() -> None:
+    """As WireGuard and ppp: nobody is asked for a hardware address."""
+    made = subprocess.run(["ip", "tuntap", "add", "dev", "rcm0", "mode", "tun"], check=False)
+    if made.returncode:
+        pytest.skip("no tunnels here")
+    try:
+        subprocess.run(["ip", "link", "set", "rcm0", "up"], check=True)
+        subprocess.run(["ip", "addr", "add", "10.78.0.1/24", "dev", "rcm0"], check=True)
+        with EventChannel() as channel, create_id(channel) as one:
+            one.resolve_addr(None, ("10.78.0.9", 1), timeout_ms=100)
+            expect(channel, EventType.ADDR_RESOLVED)
+    finally:
+        subprocess.run(["ip", "link", "del", "rcm0"], check=True)
+
+
+@needs_root
 def test_device_removal_with_the_network_interface() -> None:
     made = subprocess.run(["ip", "link", "add", "rcm0", "type", "veth", "peer", "name", "rcm1"], check=False)
     if made.returncode:

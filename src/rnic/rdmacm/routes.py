@@ -5,6 +5,7 @@ changed, so no right is needed.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import struct
@@ -30,6 +31,7 @@ _RTA_DST, _RTA_SRC, _RTA_OIF, _RTA_GATEWAY, _RTA_PREFSRC = 1, 2, 4, 5, 7
 _NDA_DST = 1
 _LOCAL, _MULTICAST = 2, 5  # types of routes: rtnetlink(7)
 _REACHABLE = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80  # states of neighbours that have an address
+_SIOCGIFFLAGS, _IFF_NOARP = 0x8913, 0x80  # netdevice(7)
 _GROUPS = 0x1 | 0x10 | 0x100  # links, IPv4 and IPv6 addresses
 DISCARD = 9  # the port of RFC 863
 TRIES = 64  # ports that ephemeral() proposes
@@ -151,7 +153,18 @@ def is_neighbour_known(ip: IP, ifindex: int) -> bool:
     except OSError as error:
         if error.errno not in (ENOENT, EINVAL):
             raise
-    return False
+    return _has_no_neighbours(ifindex)
+
+
+def _has_no_neighbours(ifindex: int) -> bool:
+    """Whether an interface is without hardware addresses, as a tunnel is."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            asked = struct.pack("16s16x", socket.if_indextoname(ifindex).encode())
+            (flags,) = struct.unpack_from("=H", fcntl.ioctl(sock, _SIOCGIFFLAGS, asked), 16)
+        except OSError:  # it has gone
+            return False
+    return bool(flags & _IFF_NOARP)
 
 
 def provoke(dst: IP, src: IP, ifindex: int) -> None:
