@@ -209,8 +209,8 @@ _CAUSE_TEXT: dict[str, tuple[str, str, str]] = {
     "STREAM_LOST": (
         "remote side or the path",
         "the TCP connection was lost, and nobody knows how much of the request the peer has",
-        "is the peer's process alive, and its host? does a firewall or NAT on the way forget idle connections? "
-        "Context.next_stream_event() or CmId.stream_end has TCP's errno",
+        "is the peer's process alive, and its host? does a firewall or NAT on the way forget idle "
+        "connections? Context.next_stream_event() or CmId.stream_end has TCP's errno",
     ),
     "PEER_NO_RECEIVE": (
         "remote side",
