@@ -82,8 +82,8 @@ def _own_errors() -> Iterator[None]:
 @click.option(
     "--local",
     type=click.Choice(["on", "off"]),
-    help="RoCE: reach peers on this host through shared memory (on) or by UDP (off); iWARP devices always use "
-    "TCP.  [default: $RNIC_LOCAL, on]",
+    help="RoCE: reach peers on this host through shared memory (on) or by UDP (off); iWARP devices always "
+    "use TCP.  [default: $RNIC_LOCAL, on]",
 )
 @click.option("--device", metavar="NAME[,NAME]", help="Show these devices alone, in this order.")
 @click.option(
