@@ -106,7 +106,7 @@ _STATUS_TEXT: dict[WCStatus, tuple[str, str, str]] = {
         "local side",
         "the request was not carried out, because the queue pair was in the error state",
         "this is a consequence: look at the first completion that is neither SUCCESS nor WR_FLUSH_ERR, at "
-        "the peer, and at get_async_event()",
+        "the peer, at get_async_event(), and of iWARP at Context.next_stream_event() or CmId.stream_end",
     ),
     WCStatus.MW_BIND_ERR: (
         "local side",
@@ -142,10 +142,10 @@ _STATUS_TEXT: dict[WCStatus, tuple[str, str, str]] = {
     ),
     WCStatus.RETRY_EXC_ERR: (
         "remote side or the path",
-        "the peer did not acknowledge the request, however often it was sent; or a connection of iWARP broke",
+        "the peer did not acknowledge the request, however often it was sent",
         "is the peer's process alive, and its queue pair in RTR or RTS? do dest_qp_num, dgid and PSNs match "
         "at both ends? does the firewall let UDP port 4791 pass? does a drop_ counter grow? does tx_too_long "
-        "grow (then set a smaller path_mtu)? iWARP: does an event of the stream say why?",
+        "grow (then set a smaller path_mtu)?",
     ),
     WCStatus.RNR_RETRY_EXC_ERR: (
         "remote side",
@@ -204,11 +204,26 @@ _STATUS_TEXT: dict[WCStatus, tuple[str, str, str]] = {
     ),
 }
 
+# The same for statuses that mean something else on iWARP, which has no retries: by RNIC_VENDOR_ERRS' name.
+_CAUSE_TEXT: dict[str, tuple[str, str, str]] = {
+    "STREAM_LOST": (
+        "remote side or the path",
+        "the TCP connection was lost, and nobody knows how much of the request the peer has",
+        "is the peer's process alive, and its host? does a firewall or NAT on the way forget idle "
+        "connections? Context.next_stream_event() or CmId.stream_end has TCP's errno",
+    ),
+    "PEER_NO_RECEIVE": (
+        "remote side",
+        "the peer had no receive posted for a SEND; iWARP does not send it again",
+        "post receives there before you send here; let the peer tell how many there are",
+    ),
+}
 
-def explain_completion(status: int, cause: str, qp_num: int, wr_id: int) -> str:
+
+def explain_completion(status: int, cause: tuple[str, str], qp_num: int, wr_id: int) -> str:
     """One completion in words: what went wrong, on which side, and what to check.
 
-    `cause` is the provider's own reason (vendor_err) in words, or "".
+    `cause` is the provider's own reason (vendor_err): its name in RNIC_VENDOR_ERRS and its text, or "", "".
     """
     head = f"wr_id {wr_id} on QP 0x{qp_num:06x}"
     if status == WCStatus.SUCCESS:
@@ -216,6 +231,7 @@ def explain_completion(status: int, cause: str, qp_num: int, wr_id: int) -> str:
     if status not in _STATUS_TEXT:
         return f"{head}: status {status}, which rnic does not know"
     known = WCStatus(status)
-    side, what, look = _STATUS_TEXT[known]
-    reason = f" ({cause})" if cause else ""
+    name, text = cause
+    side, what, look = _CAUSE_TEXT.get(name, _STATUS_TEXT[known])
+    reason = f" ({text})" if text else ""
     return f"{head}: {known.name}, {side}: {what}{reason}. Look here: {look}"

@@ -11,6 +11,7 @@ import pytest
 
 import rnic
 from rnic import (
+    MTU,
     AccessFlags,
     AtomicCap,
     DeviceCap,
@@ -19,13 +20,18 @@ from rnic import (
     LinkLayer,
     Lose,
     NodeType,
+    QPAttr,
     QPInitAttr,
+    QPState,
     QPType,
+    SendWR,
     SRQInitAttrEx,
     SRQType,
     Transport,
     VerbsError,
+    WROpcode,
 )
+from rnic.testing import Pair
 
 NAME = "iwarp_lo"
 
@@ -129,7 +135,28 @@ def test_queue_pairs_are_of_rc(ctx: rnic.Context, kind: QPType) -> None:
     with ctx.alloc_pd() as pd, ctx.create_cq(1) as cq:
         error = refusal(lambda: pd.create_qp(QPInitAttr(send_cq=cq, recv_cq=cq, qp_type=kind)))
     assert error.errno == errno.EOPNOTSUPP
-    assert f"queue pair type {int(kind)}: {NAME} is an iWARP device, which has RC (2)" in str(error)
+    assert f"queue pair type {kind.name} ({int(kind)}): {NAME} is an iWARP device, which has RC (2)" in str(
+        error
+    )
+
+
+def test_a_queue_pair_is_not_connected_by_hand(ctx: rnic.Context) -> None:
+    with ctx.alloc_pd() as pd, ctx.create_cq(1) as cq:
+        qp = pd.create_qp(QPInitAttr(send_cq=cq, recv_cq=cq, qp_type=QPType.RC))
+        qp.modify(QPAttr(qp_state=QPState.INIT, port_num=1, pkey_index=0, qp_access_flags=AccessFlags(0)))
+        by_hand = QPAttr(qp_state=QPState.RTR, path_mtu=MTU.MTU_1024, dest_qp_num=1, rq_psn=0)
+        error = refusal(lambda: qp.modify(by_hand))
+        qp.close()
+    assert error.errno == errno.EINVAL
+    cure = "queue pairs of iWARP are connected by RDMA-CM"
+    assert f"INIT -> RTR does not take path_mtu, rq_psn, dest_qp_num: {cure}" in str(error)
+
+
+def test_an_operation_that_is_not_there_is_named() -> None:
+    with Pair(NAME) as pair:
+        error = refusal(lambda: pair.a.qp.post_send(SendWR(1, WROpcode.FLUSH)))
+    assert error.errno == errno.EOPNOTSUPP
+    assert "FLUSH (opcode 14) is not supported by iWARP" in str(error)
 
 
 def calls(ctx: Any, pd: Any, cq: Any, qp: Any) -> dict[str, Callable[[], Any]]:

@@ -106,7 +106,7 @@ def test_errors_are_os_errors_with_words() -> None:
 
 @pytest.mark.parametrize("status", rnic.WCStatus)
 def test_every_status_explains_itself(status: rnic.WCStatus) -> None:
-    text = explain_completion(status, "because", 5, 4)
+    text = explain_completion(status, ("", "because"), 5, 4)
     assert text.startswith("wr_id 4 on QP 0x000005: ")
     if status is not rnic.WCStatus.SUCCESS:
         assert status.name in text
@@ -116,7 +116,7 @@ def test_every_status_explains_itself(status: rnic.WCStatus) -> None:
 
 
 def test_an_unknown_status_is_no_crash() -> None:
-    assert "does not know" in explain_completion(99, "", 1, 1)
+    assert "does not know" in explain_completion(99, ("", ""), 1, 1)
 
 
 DEVICES = [

@@ -376,11 +376,18 @@ def test_server_insists_on_its_options(rnic: Start) -> None:
     assert "sizes is 8 at the server" in server.wait().err
 
 
-@pytest.mark.parametrize("words", ["-d roce_lo", "-x 0"])
-def test_server_says_which_of_its_options_rdma_cm_has_no_use_for(rnic: Start, words: str) -> None:
-    server = rnic("perf", "send", "lat", "-p", 0, *words.split())
+@pytest.mark.parametrize("device", ["roce_lo", "iwarp_lo"])
+def test_rdma_cm_uses_the_device_that_is_named(rnic: Start, device: str) -> None:
+    words = ["perf", "send", "lat", "--local", "-R", "-d", device, "-n", 10, "--json"]
+    record = json.loads(rnic(*words).wait().out)
+    assert (record["client"]["device"], record["server"]["device"]) == (device, device)
+    assert record["connected_by"] == "RDMA-CM"
+
+
+def test_server_says_which_of_its_options_rdma_cm_has_no_use_for(rnic: Start) -> None:
+    server = rnic("perf", "send", "lat", "-p", 0, "-x", 0)
     client = rnic("perf", "send", "lat", "127.0.0.1", "-p", server.listening(), "-R").wait()
-    why = f"RDMA-CM chooses by address: {words[:2]} of the server does not go with it\n"
+    why = "RDMA-CM chooses by address: -x of the server does not go with it\n"
     assert (client.status, client.err) == (1, f"rnic: server: -R: {why}")
     assert server.wait().err == f"rnic: -R: {why}"
 
@@ -413,7 +420,6 @@ def test_server_says_which_of_its_options_rdma_cm_has_no_use_for(rnic: Start, wo
         ("read bw -I 8 --local", "INLINE"),
         ("send bw -R -m 512 --local", "-m does not go with it"),
         ("send bw -R -x 0 --local", "-x"),
-        ("send bw -R -d roce_lo --local", "-d"),
         ("send bw HOST --local", "HOST does not go with it"),
         ("send bw --local -p 5", "-p does not go with it"),
         ("send bw HOST -p 0", "cannot be 0"),

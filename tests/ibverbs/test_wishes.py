@@ -365,6 +365,7 @@ def test_generous_defaults_stay_below_the_limits(programs: Path) -> None:
 
 REFUSED = {
     "--fault los=1": "there is no fault los; did you mean loss?",
+    "--fault xyz=1": "duplicate, reorder, delay, flip, mark, reset, stall, flip_header, chunk, seed, ...",
     "--fault loss=2": "loss is a probability between 0 and 1, not 2",
     "--fault loss": "loss has no value",
     "--fail creat_cq=ENOMEM": "there is no call creat_cq; did you mean create_cq, create_srq",

@@ -350,6 +350,19 @@ def test_a_terminate_message_ends_the_connection() -> None:
         assert stranger.is_over()
 
 
+def test_a_connection_that_the_peer_has_ended_can_be_disconnected_synchronously() -> None:
+    with up() as (stranger, server):
+        server.migrate_id(None)
+        stranger.say(
+            Segment.of(Terminate(layer=TermLayer.RDMAP, etype=0, code=0), RdmapOpcode.TERMINATE, msn=1)
+        )
+        until(lambda: server.channel.has_events, "the end is told")
+        server.disconnect()
+        assert server.event is not None
+        assert (server.event.event, server.event.status) == (E_.DISCONNECTED, -EPROTO)
+        server.disconnect()  # and nothing is waited for
+
+
 def test_a_stranger_who_never_closes_is_left_alone() -> None:
     with up(HASTY) as (stranger, server):
         server.disconnect()
@@ -479,7 +492,10 @@ BAD_REPLIES = {
 @pytest.mark.parametrize("what", BAD_REPLIES)
 def test_a_malformed_reply_is_an_error(what: str) -> None:
     with answered(BAD_REPLIES[what]) as (one, stranger, _):
-        assert expect(one.channel, E_.CONNECT_ERROR).status == -EPROTO
+        event = expect(one.channel, E_.CONNECT_ERROR)
+        assert event.status == -EPROTO
+        assert event.explain().startswith(f"{HERE} port {one.get_dst_port()}: ")
+        assert "does not speak iWARP (MPA)" in event.explain()
         assert stranger.is_over()
         assert not one.channel.has_events
 

@@ -155,6 +155,26 @@ def test_a_send_that_meets_no_receive_ends_it(pair: Pair) -> None:
     assert ends(pair) == (StreamEnd.TERMINATED, StreamEnd.REFUSED)
 
 
+def test_a_completion_says_what_its_status_means_on_iwarp(pair: Pair) -> None:
+    pair.a.qp.confirm_stream()
+    pair.a.qp.post_send([SendWR(i, WROpcode.SEND, SendFlags.SIGNALED, []) for i in range(2)])
+    first, second = pair.a.wait(2)
+    assert (first.status, second.status) == (WCStatus.RNR_RETRY_EXC_ERR, FLUSHED)
+    assert "iWARP does not send it again" in first.explain()
+    assert "rnr_retry" not in first.explain()
+    assert "Context.next_stream_event()" in second.explain()
+
+
+def test_a_completion_says_that_the_connection_was_lost(pair: Pair) -> None:
+    pair.a.ctx.set_faults(Faults(reset_after=1))
+    pair.a.qp.post_send(SendWR(1, WROpcode.SEND, SendFlags.SIGNALED, []))
+    (wc,) = pair.a.wait()
+    assert wc.status is LOST
+    assert "the TCP connection was lost" in wc.explain()
+    assert "Context.next_stream_event()" in wc.explain()
+    assert not [word for word in ("dest_qp_num", "PSN", "4791", "path_mtu") if word in wc.explain()]
+
+
 # ---------------------------------------------------------------- by the injector
 
 

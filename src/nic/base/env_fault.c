@@ -22,12 +22,12 @@ static const struct field {
     {"reset", offsetof(struct rnic_fault, reset), NULL},
     {"stall", offsetof(struct rnic_fault, stall), NULL},
     {"flip_header", offsetof(struct rnic_fault, flip_header), NULL},
+    {"chunk", 0, "a number of bytes from 1 on"},
     {"seed", 0, "a number"},
     {"reorder_gap", 0, "a number from 1 on"},
     {"delay_s", 0, "a time such as 0.01 or 10ms"},
     {"reset_after", 0, "a number of bytes"},
     {"stall_after", 0, "a number of bytes"},
-    {"chunk", 0, "a number of bytes from 1 on"},
 };
 #define FIELDS ((int)(sizeof fields / sizeof *fields))
 

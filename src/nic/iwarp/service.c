@@ -37,13 +37,14 @@ static int refuse(int opcode, struct rnic_err *err) {
     if (opcode == RNIC_WR_SEND_WITH_IMM)
         return fail(err, -EOPNOTSUPP,
                     "iWARP has no SEND with immediate data: RDMA_WRITE_WITH_IMM, or bytes of the SEND");
-    return fail(err, -EOPNOTSUPP, "opcode %d is not supported by iWARP", opcode);
+    return fail(err, -EOPNOTSUPP, "%s (opcode %d) is not supported by iWARP", wr_opcode_name(opcode), opcode);
 }
 
 static int refuse_plain(int opcode, struct rnic_err *err) {
     if (opcode >= 0 && opcode < 32 && RFC7306 >> opcode & 1)
         return fail(err, -EOPNOTSUPP,
-                    "opcode %d: the peer of this connection has no atomics and no immediate data (RFC 7306)", opcode);
+                    "%s (opcode %d): the peer of this connection has no atomics and no immediate data (RFC 7306)",
+                    wr_opcode_name(opcode), opcode);
     return refuse(opcode, err);
 }
 
@@ -61,6 +62,7 @@ static const struct service services[] = {{.type = RNIC_QPT_RC,
                                            .sends = &iwarp_sends,
                                            .counted = CNT(SEND) | CNT(RECV) | CNT(RDMA_WRITE) | CNT(REMOTE_RDMA_WRITE) |
                                                       CNT(RDMA_READ) | CNT(REMOTE_RDMA_READ),
-                                           .paced = true}};
+                                           .paced = true,
+                                           .connected = "queue pairs of iWARP are connected by RDMA-CM"}};
 
 const struct transport iwarp_transport = {"iWARP", services, sizeof services / sizeof *services};

@@ -83,6 +83,13 @@ static int check_limits(const struct rnic_qp_attr *a, uint32_t mask, struct rnic
     return qp_check_limits(rows, sizeof rows / sizeof *rows, mask, err);
 }
 
+static int not_taken(const struct qp *qp, int from, int to, uint32_t extra, struct rnic_err *err) {
+    char names[200];
+    const char *cure = qp->service->connected;
+    return fail(err, -EINVAL, "%s -> %s does not take %s%s%s", qp_state_name(from), qp_state_name(to),
+                attr_names(extra, names, sizeof names), cure ? ": " : "", cure ? cure : "");
+}
+
 static int check_mask(const struct qp *qp, int from, int to, uint32_t mask, struct rnic_err *err) {
     char names[200];
     struct transition t = transition_of(qp, from, to);
@@ -93,8 +100,7 @@ static int check_mask(const struct qp *qp, int from, int to, uint32_t mask, stru
         return fail(err, -EINVAL, "%s -> %s needs %s", qp_state_name(from), qp_state_name(to),
                     attr_names(missing, names, sizeof names));
     if (extra)
-        return fail(err, -EINVAL, "%s -> %s does not take %s", qp_state_name(from), qp_state_name(to),
-                    attr_names(extra, names, sizeof names));
+        return not_taken(qp, from, to, extra, err);
     return 0;
 }
 

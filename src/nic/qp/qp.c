@@ -9,6 +9,14 @@ const char *qp_state_name(int state) {
     return state >= 0 && state <= RNIC_QPS_ERR ? names[state] : "?";
 }
 
+const char *qp_type_name(int type) {
+#define NAME(n, v) [v] = #n,
+    static const char *const names[] = {RNIC_QP_TYPES(NAME)};
+#undef NAME
+    bool known = type >= 0 && type < (int)(sizeof names / sizeof *names) && names[type];
+    return known ? names[type] : "?";
+}
+
 void engine_pace_timer(struct qp *qp, uint64_t now) {
     (void)now;
     qp->pace.wait = 0; /* next() finds out anew */

@@ -184,6 +184,7 @@ static inline uint32_t qp_turn(const struct qp *qp, uint32_t most) {
 }
 
 const char *qp_state_name(int state);
+const char *qp_type_name(int type);
 
 /* attr.c: validates a change against the state table and the limits of the specification (IBA 11.2.5.2, table 91)
  * without changing anything.  qp_attr_apply then cannot fail. */

@@ -83,6 +83,7 @@ struct service {
     bool datagrams;               /* each message names whom it is for */
     uint32_t counted;             /* enum rnic_comp_cntr_op: what completion counters count of it (IBA table 45) */
     bool paced;                   /* its rate can be limited */
+    const char *connected;        /* how, if not by attributes of modify_qp; NULL: by these */
     bool exposed;                 /* peers on this host may reach memory by it themselves (mem/store.h) */
     struct ib_service ib;         /* of InfiniBand's services */
 };

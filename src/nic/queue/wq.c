@@ -87,6 +87,14 @@ static int no_posts(struct rnic_err *err) {
     return fail(err, -EINVAL, "another thread has reset the queue: nothing can be posted in this state");
 }
 
+const char *wr_opcode_name(int opcode) {
+#define NAME(n, v) [v] = #n,
+    static const char *const names[] = {RNIC_WR_OPCODES(NAME)};
+#undef NAME
+    bool known = opcode >= 0 && opcode < (int)(sizeof names / sizeof *names) && names[opcode];
+    return known ? names[opcode] : "?";
+}
+
 int sq_check_opcode(const struct sq_rules *rules, int opcode, struct rnic_err *err) {
     bool can = opcode >= 0 && opcode < 32 && rules->operations >> opcode & 1;
     return can ? 0 : rules->refuse(opcode, err);

@@ -163,6 +163,8 @@ static inline bool wqe_is_local(const struct send_wqe *wqe) {
     return wqe->opcode == RNIC_WR_LOCAL_INV || wqe->opcode == RNIC_WR_BIND_MW;
 }
 
+const char *wr_opcode_name(int opcode);
+
 /* The completion opcode of a send opcode (IBA 11.4.2.1). */
 int wc_opcode_of(int wr_opcode);
 

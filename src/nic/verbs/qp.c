@@ -49,8 +49,8 @@ static int no_such_type(const struct dev *dev, int qp_type, struct rnic_err *err
             n += (size_t)snprintf(names + n, sizeof names - n, "%s%s (%d)", n ? ", " : "", of->services[k].name,
                                   of->services[k].type);
     }
-    return fail(err, -EOPNOTSUPP, "queue pair type %d: %s is %s %s device, which has %s", qp_type, dev->info.name,
-                dev->kind->article, dev->kind->name, names);
+    return fail(err, -EOPNOTSUPP, "queue pair type %s (%d): %s is %s %s device, which has %s", qp_type_name(qp_type),
+                qp_type, dev->info.name, dev->kind->article, dev->kind->name, names);
 }
 
 static int check_cqs(const struct rnic_pd *pd, const struct rnic_qp_init_attr *attr, struct rnic_err *err) {

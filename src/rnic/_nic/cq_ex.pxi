@@ -170,11 +170,8 @@ cdef class CQEX(CQ):
 
     def explain(self):
         """The current completion in words, as WC.explain()."""
-        cdef const char *cause
         self.field(0, "explain")
-        cause = rnic_vendor_err_text(self.c.vendor_err)
-        text = "" if cause is NULL else cause.decode()
-        return explain_completion(self.c.status, text, self.c.qp_num, self.c.wr_id)
+        return explain_completion(self.c.status, vendor_err_text(self.c.vendor_err), self.c.qp_num, self.c.wr_id)
 
     cdef str label(self):
         return f"CQEX of {self.p.cqe}" if self.live else "CQEX"

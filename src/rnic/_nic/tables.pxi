@@ -73,12 +73,19 @@ def counter_texts():
     return [rnic_counter_text(i).decode() for i in range(RNIC_CNT_MAX)]
 
 
+cdef tuple vendor_err_text(uint32_t number):
+    """(name, text) of a vendor_err; empty for one that rnic does not know."""
+    if number >= 1 << 31 or rnic_vendor_err_name(number) is NULL:
+        return "", ""
+    return rnic_vendor_err_name(number).decode(), rnic_vendor_err_text(number).decode()
+
+
 def vendor_err_texts():
     """(name, text) of each vendor_err, by number."""
     rows = []
     cdef int i = 0
     while rnic_vendor_err_name(i) is not NULL:
-        rows.append((rnic_vendor_err_name(i).decode(), rnic_vendor_err_text(i).decode()))
+        rows.append(vendor_err_text(i))
         i += 1
     return rows
 

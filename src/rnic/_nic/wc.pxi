@@ -99,9 +99,7 @@ cdef class WC:
 
     def explain(self):
         """The completion in words: what went wrong, on which side, and what to check."""
-        cdef const char *cause = rnic_vendor_err_text(self.c.vendor_err)
-        text = "" if cause is NULL else cause.decode()
-        return explain_completion(self.c.status, text, self.c.qp_num, self.c.wr_id)
+        return explain_completion(self.c.status, vendor_err_text(self.c.vendor_err), self.c.qp_num, self.c.wr_id)
 
     def __repr__(self):
         done = f"{name_of(self.opcode)} {self.c.byte_len} bytes" if self.ok else name_of(self.status)

@@ -82,7 +82,8 @@ def _own_errors() -> Iterator[None]:
 @click.option(
     "--local",
     type=click.Choice(["on", "off"]),
-    help="Reach peers on this host through shared memory, or by UDP.  [default: $RNIC_LOCAL, on]",
+    help="RoCE: reach peers on this host through shared memory (on) or by UDP (off); iWARP devices always "
+    "use TCP.  [default: $RNIC_LOCAL, on]",
 )
 @click.option("--device", metavar="NAME[,NAME]", help="Show these devices alone, in this order.")
 @click.option(
@@ -103,7 +104,8 @@ def _own_errors() -> Iterator[None]:
     "--fault",
     metavar="FAULTS",
     help="Lose, delay or change packets that the program's devices send: loss=0.01,seed=7. Also duplicate, "
-    "reorder, delay, flip, mark, reorder_gap, delay_s.",
+    "reorder, delay, flip, mark, reorder_gap, delay_s. Of iWARP's connections: reset, stall, reset_after, "
+    "stall_after, chunk, flip_header, delay, flip.",
 )
 @click.option(
     "--fail",

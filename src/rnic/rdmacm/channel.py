@@ -129,14 +129,14 @@ class Event:
                 why = f"{self.event.name}, reason {self.status}: {refusal.text}"
                 return f"{nobody_listens(peer[0], peer[1])} ({why})"
             return f"{self.event.name}: refused by the peer, reason {self.status} ({refusal.text})"
-        return self._why_silent() or self._named()
+        return self._why_not() or self._named()
 
     def _named(self) -> str:
         why = f": {os.strerror(-self.status)}" if self.status else ""
         return f"{self.event.name}{why}"
 
-    def _why_silent(self) -> str | None:
-        """What it means that a peer cannot be reached, and the cure; None for other events."""
+    def _why_not(self) -> str | None:
+        """What it means that a peer cannot be reached or understood, and the cure; None for other events."""
         peer = self.id.get_peer_addr()
         if peer is None or not self.status:
             return None
@@ -148,6 +148,8 @@ class Event:
             case EventType.UNREACHABLE if self.status != -ECONNRESET:
                 why = self.id.silence_words(-self.status)
                 return f"{place(peer[0], peer[1])} does not answer: {why} ({self._named()})"
+            case EventType.CONNECT_ERROR if why := self.id.failure_words(-self.status):
+                return f"{place(peer[0], peer[1])}: {why} ({self._named()})"
         return None
 
     def refusal(self) -> Refusal:

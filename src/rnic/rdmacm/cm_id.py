@@ -275,6 +275,10 @@ class CmId(Connecting, QueuePair, SharedReceives, Messages):
         """What it means that the peer does not answer; `code` is what silence() returns."""
         return self.agent.service.silence(code) if self.agent is not None else reach.words(code)
 
+    def failure_words(self, code: int) -> str:
+        """What an errno of CONNECT_ERROR means, if it says more than its own text; or ""."""
+        return self.agent.service.failure(code) if self.agent is not None else ""
+
     def later(self, call: Callable[[], object]) -> None:
         """Let another thread call a function: for finalisers, which may take no lock. Not in a forked
         child.

@@ -214,7 +214,8 @@ class Connecting(IdBase):
         The event DISCONNECTED follows once, and TIMEWAIT_EXIT when the queue pair may be used again. During
         the handshake, DISCONNECTED follows when the handshake has succeeded; if the handshake fails, another
         event reports that. No event follows for a connection that has failed, for an id that listens, or for
-        a datagram service, which has no connection.
+        a datagram service, which has no connection. Without an event channel this call returns when the
+        connection has ended, however it has: `event.status` tells.
         Private data has at most 220 bytes, and goes with the DREQ; librdmacm does not have it here.
         """
         with registry.lock:
@@ -224,7 +225,7 @@ class Connecting(IdBase):
             follows = calls.hang_up(self, private_data)
             follows = follows or (self.state is IdState.DISCONNECT and self.channel.has(self.as_id))
         if follows:
-            self._complete("disconnect")
+            self._complete("disconnect", EventType.DISCONNECTED)
 
     # ------------------------------------------------------------------ multicast groups
 

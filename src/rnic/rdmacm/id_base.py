@@ -222,13 +222,16 @@ class IdBase:
 
     # ------------------------------------------------------------------ waiting, without a channel
 
-    def _complete(self, verb: str) -> None:
-        """Without a channel: wait for the event of a call, and raise the error that it reports."""
+    def _complete(self, verb: str, goal: EventType | None = None) -> None:
+        """Without a channel: wait for the event of a call, and raise the error that it reports.
+
+        An event of the kind `goal` is no error, whatever its status: the call has come to what it is for.
+        """
         if not self.sync:
             return
         self._drop_event()
         event = self.event = self.channel.get_cm_event()
-        if event.status or event.event is EventType.REJECTED:
+        if event.event is not goal and (event.status or event.event is EventType.REJECTED):
             raise VerbsError(-event.status if event.status < 0 else ECONNREFUSED, event.explain(), verb)
 
     def _drop_event(self) -> None:

@@ -299,6 +299,10 @@ class ConnectionService:
         """What it means that a peer does not answer: the errno of UNREACHABLE, or 0, in words."""
         return reach.words(code)
 
+    def failure(self, code: int) -> str:  # noqa: ARG002 - likewise
+        """What an errno of CONNECT_ERROR means, if it says more than its own text; or ""."""
+        return ""
+
     def statistics(self) -> Statistics:
         """Messages sent, received and dropped. Default: EOPNOTSUPP."""
         raise self.lacks("counters of messages", "statistics")

@@ -139,7 +139,6 @@ def refuse(given: dict[str, Any], explicit: set[str]) -> None:
         ("inline" in explicit and not inlines, f"-I: {given['test']} has no data to send INLINE"),
         (given["cm"] and "mtu" in explicit, "-R: RDMA-CM agrees on the MTU, -m does not go with it"),
         (given["cm"] and "gid_index" in explicit, "-R: RDMA-CM takes the GID of the address, not that of -x"),
-        (given["cm"] and "device" in explicit, "-R: RDMA-CM takes the device of the address, not that of -d"),
     ]
     for wrong, why in rules:
         if wrong:

@@ -47,7 +47,7 @@ class End:
         self.qps: list[rnic.QP] = []
         self.quiet = QUIET + plan.group * max(plan.sizes) // SLOWEST
         if plan.cm:
-            self._call() if client else self._answer()
+            self._call(device) if client else self._answer(device)
         else:
             self._connect(device, gid_index)
         line.say("linked", addr=self.mr.addr, rkey=self.mr.rkey, device=self.ctx.name, receives=self.rx_depth)
@@ -155,20 +155,20 @@ class End:
 
     # ------------------------------------------------------------------ by RDMA-CM
 
-    def _call(self) -> None:
+    def _call(self, device: str | None) -> None:
         told = self.line.hear("end", 2 * QUIET)
         address = (plain(self.line.sock.getpeername()), int(told["port"]))
         for _ in range(self.plan.qps):
-            cm_id = self.stack.enter_context(create_id())
+            cm_id = self.stack.enter_context(create_id(device=device))
             cm_id.resolve_addr(None, address)
             cm_id.resolve_route()
             self._add(cm_id)
             cm_id.connect(self._param())
         self._see_mtu()
 
-    def _answer(self) -> None:
+    def _answer(self, device: str | None) -> None:
         channel = self.stack.enter_context(EventChannel())
-        listener = self.stack.enter_context(create_id(channel))
+        listener = self.stack.enter_context(create_id(channel, device=device))
         listener.bind_addr((plain(self.line.sock.getsockname()), 0))
         listener.listen(self.plan.qps)
         self.line.say("end", port=listener.get_src_port())

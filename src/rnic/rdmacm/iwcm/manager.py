@@ -8,7 +8,7 @@ import socket
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
-from errno import EACCES, ECONNREFUSED, EHOSTUNREACH, ENETUNREACH, EOPNOTSUPP
+from errno import EACCES, ECONNREFUSED, EHOSTUNREACH, ENETUNREACH, EOPNOTSUPP, EPROTO
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -42,6 +42,9 @@ _SILENCE = {
     "rejects packets to it",
     ENETUNREACH: "there is no route to its network",
 }
+_NO_MPA = (
+    "what listens there does not speak iWARP (MPA), or wants what this end does not have: check the port"
+)
 _AT_ONCE = 64  # descriptors that are looked at before others have a turn
 
 
@@ -212,6 +215,10 @@ class IwService(ConnectionService):
     def silence(self, code: int) -> str:
         """Why TCP makes no connection."""
         return _SILENCE.get(code, _SILENCE[0])
+
+    def failure(self, code: int) -> str:
+        """What is wrong with the peer's answer."""
+        return _NO_MPA if code == EPROTO else ""
 
     # ------------------------------------------------------------------ what is reported
 
