@@ -23,14 +23,14 @@ struct rnic_device_attr;
     X(EVENTS, "`port_down@5s,port_active@7s`", "none",                                                                 \
       "asynchronous events to raise, a time after the program opens its first device")                                 \
     X(FAIL, "`create_cq@2=ENOMEM;reg_mr:1%=EAGAIN,seed=3`", "none", "C programs: calls that fail")                     \
-    X(FAULT, "`loss=0.01,seed=7`", "none", "faults in the packets that the device sends: the fields of `rnic.Faults`") \
+    X(FAULT, "`loss=0.01,seed=7`", "none", "faults in what devices send: the fields of `rnic.Faults`; each device takes those that it has") \
     X(LIMITS, "`max_qp=4,max_cqe=100`", "the device's own", "attributes of the device that are to be smaller")         \
     X(LOCAL, "`on` or `off`", "`on`", "whether peers on this host are reached through shared memory")                  \
     X(MPA_CRC, "`on` or `off`", "`on`",                                                                                \
       "iWARP: whether messages carry CRCs where the peer can do without; TCP's own checksum is weaker")                \
     X(NAMES, "`mlx5_0=eth0,siw0=eth0:iwarp`", "`roce_` or `iwarp_`, and the interface's name",                         \
       "names of devices, and the network interface of each; with `:iwarp` behind it, it is an iWARP device")           \
-    X(PKEYS, "numbers with commas between them", "`0xffff`", "the port's P_Key table: `0xffff,0x8001`, for example")    \
+    X(PKEYS, "numbers with commas between them", "`0xffff`", "the P_Key table of RoCE devices: `0xffff,0x8001`, for example")    \
     X(RATE, "`100g`, for example", "`2.5g`", "the rate that the port tells: it does not make the device faster")        \
     X(TRANSPORT, "`roce` or `iwarp`", "`roce`", "the devices that are listed first, and so taken where none is named") \
     X(VERBS_DEBUG, "`0` or `1`", "`0`", "C programs: why a verb has failed is printed")

@@ -130,7 +130,8 @@ class Dial:
             case kind if kind in _FAILED:
                 code = -event.status
                 silent = code == ETIMEDOUT  # that is said of a neighbour: nothing was sent to the peer yet
-                text = no_host(self.host, self.port) if silent else f"{self.name}: {os.strerror(code)}"
+                why = self.cm_id.failure_words(code) if kind is EventType.CONNECT_ERROR else ""
+                text = no_host(self.host, self.port) if silent else f"{self.name}: {why or os.strerror(code)}"
                 raise VerbsError(code, text, "connect")
             case kind:
                 raise LostError(f"{self.name}: {kind.name} during the handshake")
