@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import socket
 import threading
+from contextlib import ExitStack
 from errno import ECONNREFUSED, ECONNRESET, EINVAL, EISCONN, EOPNOTSUPP, ETIMEDOUT
 from typing import Any
 
@@ -237,6 +239,23 @@ def test_a_refusal_is_explained() -> None:
         )
         with pytest.raises(VerbsError, match="nothing to refuse: the connection is in OVER"):
             server.reject()
+
+
+def test_requests_that_wait_leave_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (36, 4096))
+    with EventChannel() as channel, listening(channel) as listener, ExitStack() as stack:
+        for number in range(10):
+            ours = stack.enter_context(EventChannel())
+            one = stack.enter_context(create_id(ours, timing=FAST, device=DEVICE))
+            resolve(one, (HERE, listener.get_src_port()))
+            one.create_qp()
+            one.connect()
+            if number < 9:
+                until(lambda: listener.waiting == number + 1, "the request is there")  # noqa: B023
+            else:
+                expect(ours, E_.REJECTED)
+        while listener.waiting:
+            expect(channel, E_.CONNECT_REQUEST).id.destroy()
 
 
 def test_a_backlog_is_kept() -> None:

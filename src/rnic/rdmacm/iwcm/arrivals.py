@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
+import sys
 from select import EPOLLIN
 from time import monotonic_ns
 from typing import TYPE_CHECKING
@@ -33,6 +35,7 @@ REQUEST_NS = 10 * 10**9
 _AT_ONCE = 64  # connections of a listener that are taken before others have a turn
 _PAUSE_NS = 250 * 10**6  # until connections are taken again, where descriptors or memory were missing
 _MOST_DEPTH = 254  # 255 is MAX_RESP_RES
+_LEAST_WAITING = 8  # requests, however few descriptors there are
 
 
 class Listening:
@@ -145,6 +148,9 @@ class Arrival:
         listener = self._listening.listener
         if line.startup.state is not mpa.State.REQ_RCVD or listener.is_full:
             self._refuse(line)
+        elif listener.waiting >= _most_waiting():
+            _log.info("%r: a request is refused: those that wait have a quarter of all descriptors", listener)
+            self._refuse(line)
         elif self._child is not None:  # memory was short when it was made: the peer may ask again
             self._child.conversation = None
             self._child.destroy()
@@ -184,6 +190,12 @@ class Arrival:
 
     def lost(self, line: Line, error: int) -> None:
         """which did not reach the peer."""
+
+
+def _most_waiting() -> int:
+    """How many requests may wait for the program. Each has a socket, so they leave some for connections."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return sys.maxsize if limit == resource.RLIM_INFINITY else max(_LEAST_WAITING, limit // 4)
 
 
 def _wishes(event: mpa.Event) -> ConnParam:
