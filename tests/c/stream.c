@@ -72,6 +72,11 @@ static uint32_t pipe_segment(struct link *link, const struct way *way) {
     return own(way)->out->segment ? own(way)->out->segment : 65536;
 }
 
+static uint32_t pipe_queued(struct link *link, const struct way *way) {
+    (void)link;
+    return (uint32_t)(own(way)->out->written - own(way)->out->read);
+}
+
 static void hold(struct link *link, const struct way *way) {
     (void)link;
     own(way)->stream->users++;
@@ -89,7 +94,8 @@ static const struct link_ops stream_ops = {.name = "stream",
                                            .release = release,
                                            .write = pipe_write,
                                            .finish = pipe_finish,
-                                           .segment = pipe_segment};
+                                           .segment = pipe_segment,
+                                           .queued = pipe_queued};
 
 /* ---------------------------------------------------------------- bytes come in */
 

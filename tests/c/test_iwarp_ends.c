@@ -97,6 +97,29 @@ static void behind_the_peer(void) {
     stream_close(&s);
 }
 
+/* The socket has all, and the peer takes it slowly: for as long as it goes on, nothing is given up. */
+static void a_peer_that_reads_slowly(void) {
+    stream_open(&s, .rtr = RNIC_STREAM_RTR_WRITE);
+    stream_run(&s);
+    post_recv(&s.b, 1, 0, 2000);
+    s.ab.held = true;
+    post_send(&s.a, 2, 0, 2000);
+    CHECK_EQ(close_it(&s.a), 0);
+    stream_run(&s);
+    CHECK(s.ab.finished);
+    s.ab.most_read = 200;
+    while (s.a.qp->state != RNIC_QPS_ERR) {
+        s.ab.held = false;
+        (void)stream_step(&s);
+        s.ab.held = true;
+        if (s.ab.read < s.ab.written)
+            stream_later(&s);
+    }
+    want_end(&s.a, RNIC_STREAM_CLOSED, 0);
+    WANT(s.b.recv_cq, 1, SUCCESS);
+    stream_close(&s);
+}
+
 /* A READ that has not gone when the peer closes has no answer. */
 static void behind_a_peer_that_will_not_answer(void) {
     stream_open(&s, .rtr = RNIC_STREAM_RTR_WRITE);
@@ -497,6 +520,7 @@ int main(void) {
     RUN(by_either_end);
     RUN(by_both_at_once);
     RUN(behind_the_peer);
+    RUN(a_peer_that_reads_slowly);
     RUN(behind_a_peer_that_will_not_answer);
     RUN(behind_a_peer_that_does_not_read);
     RUN(what_was_posted_goes_out_and_nothing_else);

@@ -208,6 +208,7 @@ struct iwarp {
     struct rnic_stream_event why; /* it has ended; as it is, because the program has left RTS */
     bool told;                    /* and whoever has made the connection knows it */
     uint64_t close_at;            /* if the peer has not closed by then, it is given up; 0: nothing waits for that */
+    uint32_t left;                /* bytes that the socket had then */
     uint64_t linger_at;           /* and this end does not close before then, as the peer may ask; 0: or does */
     struct reader in;
     struct writer out;

@@ -15,7 +15,7 @@
 #include "base/fail.h"
 
 /* A peer that has read the end of the stream, or could have, closes within that time; and one that has closed lets this end
- * write what was posted. */
+ * write what was posted.  It begins again while the peer's host takes what the socket has. */
 #define CLOSE_NS 10000000000ull
 /* A peer that confirms its messages asks for the last one within that time. */
 #define LINGER_NS 1000000000ull
@@ -153,6 +153,27 @@ static void close_in_order(struct qp *qp, enum rnic_stream_end end) {
     iwarp_end(qp, &why, -1);
 }
 
+static uint32_t queued(const struct qp *qp) {
+    const struct link_ops *ops = qp->way.link->ops;
+    return ops->queued ? ops->queued(qp->way.link, &qp->way) : 0;
+}
+
+static void close_by(struct qp *qp, uint64_t now) {
+    iwarp_of(qp)->close_at = now + CLOSE_NS;
+    iwarp_of(qp)->left = queued(qp);
+}
+
+/* The peer has had its time; or it goes on to take what the socket has. */
+static bool is_too_late(struct qp *qp, uint64_t now) {
+    struct iwarp *iw = iwarp_of(qp);
+    if (!iw->close_at || now < iw->close_at)
+        return false;
+    uint32_t before = iw->left;
+    if (iw->connected)
+        close_by(qp, now);
+    return !iw->connected || iw->left >= before;
+}
+
 static bool awaits_answers(const struct iwarp *iw) { return iw->snd.waiting || iw->snd.quiet.waits; }
 
 /* The peer's end of the stream.  In SQD what was posted is still to go, unless it waits for answers that cannot come. */
@@ -162,7 +183,7 @@ static void peer_has_closed(struct qp *qp, uint64_t now) {
         close_in_order(qp, RNIC_STREAM_CLOSED);
     } else if (qp->state == RNIC_QPS_SQD && !awaits_answers(iw)) {
         iw->peer_closed = true;
-        iw->close_at = now + CLOSE_NS;
+        close_by(qp, now);
     } else {
         close_in_order(qp, RNIC_STREAM_FIN);
     }
@@ -195,7 +216,7 @@ static void finish(struct qp *qp, uint64_t now) {
     if (iw->peer_closed)
         close_in_order(qp, RNIC_STREAM_CLOSED);
     else if (!iw->in.ended)
-        iw->close_at = now + CLOSE_NS;
+        close_by(qp, now);
 }
 
 /* The peer has sent something, and will ask whether it is here. */
@@ -216,7 +237,7 @@ static void wind_up(struct qp *qp, uint64_t now) {
     if (out_drain(qp) || iw->out.broken)
         finish(qp, now);
     else if (!iw->close_at)
-        iw->close_at = now + CLOSE_NS;
+        close_by(qp, now);
 }
 
 /* As much as a turn is; false: it does not go on. */
@@ -278,7 +299,7 @@ static void timer(struct qp *qp, uint64_t now) {
     engine_pace_timer(qp, now);
     send_timer(qp, now);
     stop_lingering(iw, now);
-    if ((!iw->close_at || now < iw->close_at) && !quiet_is_in_vain(qp, now))
+    if (!is_too_late(qp, now) && !quiet_is_in_vain(qp, now))
         return;
     iw->close_at = 0;
     iw->in.ended = true;
@@ -290,7 +311,7 @@ static void timer(struct qp *qp, uint64_t now) {
 static void stats(struct qp *qp, struct rnic_qp_stats *out) {
     const struct iwarp *iw = iwarp_of(qp);
     out->msn = iw->in.msn[QUEUE_SEND];
-    out->in_flight = iw->out.end - iw->out.start + iw->out.referred;
+    out->in_flight = iw->out.end - iw->out.start + iw->out.referred + (iw->connected ? queued(qp) : 0);
 }
 
 const struct engine_ops iwarp_ops = {

@@ -83,6 +83,8 @@ struct link_ops {
     void (*finish)(struct link *link,
                    const struct way *way); /* of a stream: the peer reads what was written, then its end */
     uint32_t (*segment)(struct link *link, const struct way *way); /* bytes that leave in one piece at most, now */
+    /* Of a stream: bytes that were written, and that the peer's host has not acknowledged.  NULL: nobody knows */
+    uint32_t (*queued)(struct link *link, const struct way *way);
     /* Of a stream: its injector may flip a bit of a segment's header before the CRC is computed, or sealed: of the whole
      * segment with its CRC. */
     void (*spoil)(struct link *link, uint8_t *bytes, uint32_t n, bool sealed);

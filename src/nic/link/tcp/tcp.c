@@ -3,9 +3,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -181,6 +183,12 @@ static void finish(struct link *link, const struct way *way) {
         shut(tcp_stream_of(way));
 }
 
+static uint32_t queued(struct link *link, const struct way *way) {
+    int n = 0;
+    (void)link;
+    return syscall(SYS_ioctl, tcp_stream_of(way)->fd, SIOCOUTQ, &n) == 0 ? (uint32_t)n : 0;
+}
+
 static uint32_t segment(struct link *link, const struct way *way) {
     const struct tcp *tcp = (struct tcp *)link;
     struct tcp_stream *s = tcp_stream_of(way);
@@ -258,8 +266,13 @@ static void spoil(struct link *link, uint8_t *bytes, uint32_t n, bool sealed) {
         stream_faults_spoil(&tcp->faults, tcp->counters, bytes, n, sealed);
 }
 
-static const struct link_ops ops = {
-    .name = "tcp", .release = release, .write = write_pieces, .finish = finish, .segment = segment, .spoil = spoil};
+static const struct link_ops ops = {.name = "tcp",
+                                    .release = release,
+                                    .write = write_pieces,
+                                    .finish = finish,
+                                    .segment = segment,
+                                    .queued = queued,
+                                    .spoil = spoil};
 
 static int option(int fd, int level, int name) {
     int value = -1;

@@ -58,6 +58,7 @@ class IwConnection:
         self._is_told = False  # how the handshake has failed, or the stream has ended, was reported
         self._param = ConnParam()
         self._until = 0
+        self._in_flight = 0
         self._traffic_class = 0
         self._timer: Timer | None = None
 
@@ -278,7 +279,7 @@ class IwConnection:
             return
         qp = self._qp
         assert qp is not None
-        self.phase = Phase.LEAVING
+        self.phase, self._in_flight = Phase.LEAVING, self._find_in_flight()
         self._set_timer(monotonic_ns() + self._patience, self._left_alone)
         with contextlib.suppress(VerbsError):  # the stream has ended already, as its event tells
             if not qp.closed:
@@ -287,9 +288,21 @@ class IwConnection:
             self._ended(0)
 
     def _left_alone(self, _now: int) -> None:
-        """The peer has not closed its end in time."""
-        if self.phase is Phase.LEAVING:
+        """The peer has not closed its end in time; or it has not read all yet, and goes on."""
+        if self.phase is not Phase.LEAVING:
+            return
+        before, self._in_flight = self._in_flight, self._find_in_flight()
+        if self._in_flight != before:
+            self._set_timer(monotonic_ns() + self._patience, self._left_alone)
+        else:
             self._ended(-ETIMEDOUT)
+
+    def _find_in_flight(self) -> int:
+        """Bytes that the peer's host has not acknowledged."""
+        with contextlib.suppress(VerbsError):  # it is being closed
+            if isinstance(self._qp, QP):
+                return self._qp.statistics().in_flight
+        return 0
 
     def stream_ended(self, event: StreamEvent) -> None:
         """The device reports the end of the stream."""
