@@ -9,7 +9,7 @@ import resource
 import socket
 import threading
 from contextlib import ExitStack
-from errno import ECONNREFUSED, ECONNRESET, EINVAL, EISCONN, EOPNOTSUPP, ETIMEDOUT
+from errno import ECONNREFUSED, ECONNRESET, EINVAL, EISCONN, EOPNOTSUPP, EPIPE, EPROTO, ETIMEDOUT
 from typing import Any
 
 import pytest
@@ -33,6 +33,7 @@ from rnic.enums import EventType as AsyncEventType
 from rnic.mpa import PRIVATE_BYTES
 from rnic.rdmacm import CmId, ConnParam, EventChannel, EventType, IdState, Option, PortSpace, create_id
 from rnic.rdmacm.iwcm.line import Line
+from rnic.rdmacm.iwcm.stream import status_of
 from rnic.rdmacm.registry import registry
 from rnic.verbs.qp import QPAttr
 from waiting import until
@@ -239,6 +240,22 @@ def test_a_refusal_is_explained() -> None:
         )
         with pytest.raises(VerbsError, match="nothing to refuse: the connection is in OVER"):
             server.reject()
+
+
+@pytest.mark.parametrize(
+    ("end", "error", "status"),
+    [
+        (StreamEnd.FIN, 0, 0),
+        (StreamEnd.CLOSED, 0, 0),
+        (StreamEnd.LOST, 0, -ECONNRESET),
+        (StreamEnd.LOST, EPIPE, -ECONNRESET),
+        (StreamEnd.LOST, ETIMEDOUT, -ETIMEDOUT),
+        (StreamEnd.TERMINATED, 0, -EPROTO),
+        (StreamEnd.REFUSED, 0, -EPROTO),
+    ],
+)
+def test_how_a_stream_has_ended_is_a_status(end: StreamEnd, error: int, status: int) -> None:
+    assert status_of(rnic.StreamEvent(1, end, 0, 0, 0, error)) == status
 
 
 def test_requests_that_wait_leave_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:

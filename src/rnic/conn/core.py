@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 from errno import ECONNRESET, ETIMEDOUT
 
 from rnic._nic.nic import WC, SendWR
@@ -178,7 +179,7 @@ class Core(Ending, Sharing, Messaging):
         elif event.status == -ETIMEDOUT:
             self.protocol.lost(SILENT)
         elif event.status:  # of iWARP alone
-            self.protocol.lost(f"the connection has ended: {event.explain()}")
+            self.protocol.lost(f"the connection was lost: {os.strerror(-event.status)}")
         else:
             param = event.param
             self.protocol.disconnected(param.private_data if isinstance(param, ConnParam) else b"")

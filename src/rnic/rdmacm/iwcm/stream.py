@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import socket
-from errno import ECONNRESET, EINVAL, EPROTO
+from errno import ECONNRESET, EINVAL, EPIPE, EPROTO
 from typing import TYPE_CHECKING
 
 from rnic.enums import QPState, StreamEnd, StreamRTR
@@ -84,9 +84,12 @@ def is_broken(sock: socket.socket) -> bool:
 
 
 def status_of(event: StreamEvent) -> int:
-    """The status of DISCONNECTED: 0 if a connection has ended in order."""
+    """The status of DISCONNECTED: 0 if a connection has ended in order.
+
+    EPIPE is a reset that was noticed by writing.
+    """
     if event.end is StreamEnd.LOST:
-        return -(event.error or ECONNRESET)
+        return -(ECONNRESET if event.error in (0, EPIPE) else event.error)
     return -EPROTO if event.end in (StreamEnd.TERMINATED, StreamEnd.REFUSED) else 0
 
 
