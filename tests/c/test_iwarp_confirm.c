@@ -155,6 +155,27 @@ static void a_question_holds_nothing_up(void) {
     stream_close(&s);
 }
 
+/* As after 2^31 READs and no WRITE: the counters of the ring are moved on, and nothing is asked. */
+static void no_question_behind_half_a_lap_of_reads(void) {
+    const uint32_t lap = 0x80000000u + 7 * 64;
+    open_confirmed(.rd_atomic = 4);
+    struct wq *q = &s.a.qp->sq;
+    post_write(&s.a, 1, 0, 0, 8);
+    stream_run(&s);
+    WANT(s.a.send_cq, 1, SUCCESS);
+    for (int half = 0; half < 2; half++) {
+        q->head += lap / 2;
+        q->tail += lap / 2;
+        q->freed += lap / 2;
+        iwarp_of(s.a.qp)->snd.next += lap / 2;
+        post_read(&s.a, 2, 0, 0, 8);
+        stream_run(&s);
+        WANT(s.a.send_cq, 2, SUCCESS);
+    }
+    CHECK_EQ(reads_in(&s.ab), 3);
+    stream_close(&s);
+}
+
 /* A READ makes the connection ready, whose answer stands ahead of the others. */
 static void behind_the_read_that_makes_a_connection_ready(void) {
     stream_open(&s, .rtr = RNIC_STREAM_RTR_READ);
@@ -481,6 +502,7 @@ int main(void) {
     RUN(a_read_behind_it_is_question_enough);
     RUN(among_reads_and_atomics);
     RUN(a_question_holds_nothing_up);
+    RUN(no_question_behind_half_a_lap_of_reads);
     RUN(behind_the_read_that_makes_a_connection_ready);
     RUN(who_does_not_listen_is_not_told);
     RUN(without_reads_as_before);

@@ -24,8 +24,8 @@ bool quiet_confirms(const struct qp *qp, const struct send_wqe *wqe) {
 void quiet_follow(struct qp *qp, const struct send_wqe *wqe) {
     struct sender *snd = &iwarp_of(qp)->snd;
     uint32_t behind = snd->next + 1;
-    if (send_waits(wqe))
-        snd->quiet.asked = behind;
+    if (send_waits(wqe)) /* all three, so that none is ever half a lap behind */
+        snd->quiet.asked = snd->quiet.heard = snd->quiet.all = behind;
     if (!quiet_confirms(qp, wqe))
         return;
     snd->quiet.all = behind;
