@@ -186,7 +186,7 @@ class Wire:
 
         from rnic.capture import read_pcap
 
-        report = check_iwarp(read_pcap(self._capture.stop()), allow)
+        report = check_iwarp(read_pcap(self._capture.stop()), allow, self._link.guest_ip.values())
         print(f"{report.assert_clean().units} FPDUs: {dict(report.opcodes)}")
         return report
 

@@ -3,7 +3,8 @@
 
     python3 pyverbs_cm.py server|client ADDRESS PORT
 
-The server sends back what it receives; the client compares.
+The server sends back what it receives and ends the connection; the client compares. It does not end first: a
+SEND of siw, whose last bytes have gone, fails if the peer's end of the stream comes ahead of its completion.
 """
 
 from __future__ import annotations
@@ -38,6 +39,12 @@ def send(one: CMID, mr: object) -> None:
     assert wc.status == e.IBV_WC_SUCCESS, wc
 
 
+def wait_for_the_end(one: CMID) -> None:
+    """The receive that nobody uses comes back."""
+    wc = one.get_recv_comp()
+    assert wc.status == e.IBV_WC_WR_FLUSH_ERR, wc
+
+
 def serve(address: str, port: str) -> None:
     listener = make_id(address, port, listens=True)
     listener.listen()
@@ -55,10 +62,12 @@ def ask(address: str, port: str) -> None:
     comes, goes = one.reg_msgs(SIZE), one.reg_msgs(SIZE)
     goes.write(DATA, SIZE)
     one.post_recv(comes)
+    one.post_recv(comes)
     one.connect()
     send(one, goes)
     receive(one)
     assert comes.read(SIZE, 0) == DATA
+    wait_for_the_end(one)
     one.disconnect()
     print("the same bytes came back")
 

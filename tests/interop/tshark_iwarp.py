@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,6 +41,7 @@ Value = int | str | None
 NEWER = ("Res field is NOT set to zero", "Rev field is NOT set to one")
 # What TCP does where an end is slow.
 SLOW = ("D-SACK Sequence", "TCP window specified by the receiver is now completely full", "TCP Zero Window")
+RESET = "Connection reset (RST)"
 
 
 def _frame(read: Callable[[MpaFrame], Value]) -> Callable[[MpaFrame | Unit], Value]:
@@ -161,6 +162,8 @@ FIELDS: dict[str, Callable[[MpaFrame | Unit], Value]] = {
 _HEX = {"iwarp_mpa.privatedata", "iwarp_mpa.pad"}  # shown as bytes
 _REPEATED = "tcp.analysis.retransmission"
 _CRC = "iwarp_mpa.crc_check"
+_STREAM, _FIN = "tcp.stream", "tcp.flags.fin"
+_SOURCES = ("ip.src", "ipv6.src")
 
 
 @dataclass
@@ -182,25 +185,43 @@ class Report:
         return self
 
 
-def check_iwarp(records: Iterable[Record], allow: Sequence[str] = ()) -> Report:
+class _Ends:
+    """Who may reset a stream: an end that has not read all, when the other has ended it."""
+
+    def __init__(self, careless: Collection[str]) -> None:
+        self._careless = careless
+        self._ended: set[tuple[str, str]] = set()
+
+    def allowed(self, row: dict[str, list[str]]) -> tuple[str, ...]:
+        stream, source = row[_STREAM][0], "".join(row[name][0] for name in _SOURCES if row[name])
+        if _value(_FIN, row[_FIN][0]):
+            self._ended.add((stream, source))
+        others = {end for ended, end in self._ended if ended == stream} - {source}
+        return (RESET,) if source in self._careless and others else ()
+
+
+def check_iwarp(
+    records: Iterable[Record], allow: Sequence[str] = (), careless: Collection[str] = ()
+) -> Report:
     """Compare the records of a capture as tshark and as rnic.capture read them.
 
     A problem is: a field that differs, a wrong CRC, bytes that rnic.capture finds malformed, an expert
-    message of tshark of severity warning or above, unless one of `allow` is in it.
+    message of tshark of severity warning or above, unless one of `allow` is in it. An end whose address is
+    in `careless` may reset a stream that the other has ended.
     """
     records = list(records)
-    report, streams = Report(frames=len(records)), Streams()
+    report, streams, ends = Report(frames=len(records)), Streams(), _Ends(careless)
     with tempfile.TemporaryDirectory(prefix="rnic-tshark-") as directory:
         whole = Path(directory) / "whole.pcap"
         with PcapWriter(whole, records[0].linktype) as writer:
             for record in records:
                 writer.write(record.time_ns, record.data, record.length)
-        rows = list(run_tshark(whole, [*FIELDS, _CRC, _REPEATED, *EXPERT]))
+        rows = list(run_tshark(whole, [*FIELDS, _CRC, _REPEATED, _STREAM, _FIN, *_SOURCES, *EXPERT]))
     if len(rows) != len(records):
         report.problems.append(f"tshark read {len(rows)} frames of {len(records)}")
     for number, (record, row) in enumerate(zip(records, rows, strict=False), 1):
         if is_tcp(record):
-            found = _compare(streams, record, row, allow, report)
+            found = _compare(streams, record, row, (*allow, *ends.allowed(row)), report)
             report.problems += (f"frame {number}: {what}" for what in found)
     return report
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -38,6 +37,7 @@ from rnic import (
     WROpcode,
 )
 from rnic.testing import ALL_ACCESS, End, Options, connect
+from scarce import no_descriptors
 
 pytestmark = pytest.mark.roce
 
@@ -519,16 +519,8 @@ def test_each_device_has_a_domain_of_a_file(tmp_path: Path) -> None:
 
 def test_no_descriptor_for_the_domain_of_a_file(sides: tuple[Side, Side], tmp_path: Path) -> None:
     a, _ = sides
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with (tmp_path / "domain").open("w") as file:
-        with Path(os.devnull).open() as free:
-            number = free.fileno()
-        resource.setrlimit(resource.RLIMIT_NOFILE, (number, limits[1]))
-        try:
-            with pytest.raises(rnic.VerbsError) as caught:
-                a.ctx.open_xrcd(file.fileno(), ONLY_NEW)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    with (tmp_path / "domain").open("w") as file, no_descriptors(), pytest.raises(rnic.VerbsError) as caught:
+        a.ctx.open_xrcd(file.fileno(), ONLY_NEW)
     assert caught.value.errno == errno.EMFILE
 
 

@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import errno
-import os
 import random
-import resource
 import socket
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from rnic.ucma import Server, layouts
 from rnic.ucma.layouts import HEADER, MISSING, RETURNED, SOCKADDR_IB, SOCKADDR_IN6, Cmd
 from rnic.ucma.sockaddrs import AF_IB
 from rnic.wire import RejReason
+from scarce import no_descriptors
 from ucma.client import HOST, OTHER_QP_NUM, QP_NUM, Device, event_kind, listening, param, resolved, sockaddr
 from waiting import until
 
@@ -451,16 +450,9 @@ def test_nobody_waits_with_programs_that_cannot_be_let_in(
 ) -> None:
     sleeps: list[float] = []
     monkeypatch.setattr("rnic.ucma.server.sleep", sleeps.append)
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
-        free = os.dup(other.fileno())
-        os.close(free)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
-        try:
-            other.connect(path)
-            until(lambda: "no program is let in" in caplog.text or bool(sleeps), "the server has none left")
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other, no_descriptors():
+        other.connect(path)
+        until(lambda: "no program is let in" in caplog.text or bool(sleeps), "the server has none left")
     assert not sleeps
     with Device(path) as third:
         assert third.destroy_id(third.create_id()) == 0

@@ -53,6 +53,9 @@ class Talk:
     def end(self, port: int) -> None:
         self._segment(port, fin=True, ack=True)
 
+    def reset(self, port: int) -> None:
+        self._segment(port, rst=True, ack=True)
+
     def _segment(self, port: int, payload: bytes = b"", **flags: bool) -> None:
         other = SERVER if port == CLIENT else CLIENT
         header = TcpHeader(

@@ -139,6 +139,19 @@ def test_tshark_computes_the_same_crcs(tmp_path: Path, markers: bool) -> None:
     assert ("FPDU back pointer" in shown) == markers
 
 
+@pytest.mark.parametrize("careless", [[], ["10.0.0.2"], ["10.0.0.1"]])
+@pytest.mark.parametrize("ended", [True, False])
+def test_some_ends_may_reset_what_the_other_has_ended(careless: list[str], ended: bool) -> None:
+    made = Talk()
+    made.say(CLIENT, MpaFrame(control=MpaControl(ird=1, ord=1)).emit())
+    made.say(SERVER, MpaFrame(is_reply=True, control=MpaControl(ird=1, ord=1)).emit())
+    if ended:
+        made.end(CLIENT)
+    made.reset(SERVER)
+    problems = tshark_iwarp.check_iwarp(made.records, careless=careless).problems
+    assert bool(problems) == (not ended or "10.0.0.2" not in careless)
+
+
 def test_what_is_wrong_is_found() -> None:
     records = talk(EVERY, 4)
     flipped = bytearray(records[4].data)
