@@ -108,18 +108,43 @@ def poll(cq: rnic.CQ) -> rnic.WC:
     return found[0]
 
 
-def test_connections() -> None:
-    with rnic.listen("127.0.0.1", 0) as server:
+@pytest.mark.parametrize("device", ["roce_lo", "iwarp_lo"])
+def test_connections(device: str) -> None:
+    with rnic.listen("127.0.0.1", 0, device=device) as server:
         accepted: list[rnic.Connection] = []
         thread = threading.Thread(target=lambda: accepted.append(server.accept()))
         thread.start()
-        with rnic.connect("127.0.0.1", server.port) as conn:
+        with rnic.connect("127.0.0.1", server.port, device=device) as conn:
             thread.join()
             conn.send(b"message")
             assert shown(conn)[0] == "Connection"
+            assert row(conn, "device") == device
             assert row(conn, "peer") == str(("127.0.0.1", server.port))
             assert row(conn, "closed") == "False"
+            ends = f"{conn.local_address} to {conn.peer_address} on {device}"
+            assert repr(conn) == f"<Connection {ends}, open>"
             accepted[0].abort()
             with pytest.raises(rnic.EndpointError):
                 conn.close()
         assert row(conn, "closed") == "True"
+        assert row(conn, "device") == device
+        assert repr(conn) == f"<Connection {ends}, released>"
+
+
+@pytest.mark.parametrize(
+    ("host", "device", "name"),
+    [
+        ("127.0.0.1", "iwarp_lo", "iwarp_lo"),
+        ("0.0.0.0", "iwarp_lo", "iwarp_lo"),
+        ("0.0.0.0", None, "all devices"),
+    ],
+)
+def test_listeners(host: str, device: str | None, name: str) -> None:
+    with rnic.listen(host, 0, device=device) as server:
+        assert shown(server)[0] == "Listener"
+        assert row(server, "device") == name
+        assert row(server, "address") == str((host, server.port))
+        assert row(server, "closed") == "False"
+        assert repr(server) == f"<Listener at {(host, server.port)} on {name}>"
+    assert row(server, "closed") == "True"
+    assert row(server, "device") == name

@@ -110,6 +110,27 @@ def test_the_way_of_the_data_is_told(
     assert line.endswith(f"1 RDMA WRITE {way}")
 
 
+@pytest.mark.parametrize(
+    ("option", "device", "way"),
+    [("-d", "roce_lo", "by shared memory"), ("--ib-dev", "iwarp_lo", "over TCP")],
+)
+def test_a_device_can_be_chosen(
+    rnic: Start, monkeypatch: pytest.MonkeyPatch, option: str, device: str, way: str
+) -> None:
+    monkeypatch.setenv("RNIC_LOCAL", "on")
+    monkeypatch.setenv("RNIC_TRANSPORT", "iwarp" if device == "roce_lo" else "roce")
+    result = rnic("demo", "--size", "1M", option, device).wait()
+    assert (result.status, result.err) == (0, "")
+    assert result.out.startswith(f"random bytes: 1 MiB over {device}\n")
+    assert f"1 RDMA WRITE {way}\n" in result.out
+
+
+def test_a_device_that_is_not_there_is_named(rnic: Start) -> None:
+    result = rnic("demo", "-d", "mlx5_0").wait()
+    assert (result.status, result.out) == (1, "")
+    assert "no device mlx5_0; there are: roce_" in result.err
+
+
 def test_a_generated_file_is_gone_whatever_ends_the_demo(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

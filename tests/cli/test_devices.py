@@ -76,6 +76,26 @@ def test_a_device_that_cannot_be_opened_hides_no_other(
     assert "roce_gone" not in result.stdout
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "info",
+        "info roce_lo",
+        "info iwarp_lo",
+        "demo --size 1M",
+        "perf send lat --local -n 5",
+        "pingpong rc -p 0",
+    ],
+)
+def test_a_wrong_value_of_the_environment_is_refused_by_whatever_opens_a_device(
+    rnic: Start, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("RNIC_MPA_CRC", "maybe")
+    result = rnic(*command.split()).wait()
+    assert result.status == 1
+    assert "open_device: RNIC_MPA_CRC is 'maybe', neither on nor off [EINVAL]" in result.err
+
+
 def test_unknown_device_is_named(rnic: Start) -> None:
     result = rnic("info", "mlx5_0").wait()
     assert result.status == 1

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -14,9 +15,11 @@ import pytest
 
 from cli.commands import SECONDS, Start
 from cli.test_doctor import by_name, within
+from rnic import get_device_list
 from rnic.cli import network
 from rnic.cli.lab3.skeleton import solution
 from rnic.cli.main import run
+from rnic.cli.params import Failure
 
 RNIC = f"{sys.executable} -m rnic"
 IPV6_ALONE = "ip addr del 127.0.0.1/8 dev lo"
@@ -81,6 +84,13 @@ def test_two_processes_meet_over_ipv6(command: str) -> None:
     status, out, err = on(IPV6_ALONE, f"{RNIC} {command}")
     assert (status, err) == (0, "")
     assert "roce_lo" in out
+
+
+@pytest.mark.parametrize("device", ["roce_va", "iwarp_va"])
+def test_the_processes_of_a_demo_meet_where_its_device_is(device: str) -> None:
+    status, out, err = on(IPV6_LINK, f"{RNIC} demo --size 1M -d {device}")
+    assert (status, err) == (0, "")
+    assert f" over {device}\n" in out
 
 
 @pytest.mark.one_in(4)  # so each host is tried with others of the servers
@@ -152,6 +162,14 @@ def test_an_address_of_a_link_has_its_interface(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(network, "addresses", lambda: [(1, ip_address("fe80::1"))])
     assert network.reached_at("::") == ["fe80::1%lo"]
     assert network.here() == "fe80::1%lo"
+
+
+def test_a_device_whose_interface_has_lost_its_addresses_has_a_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = get_device_list()[0]
+    monkeypatch.setattr(network, "addresses", lambda: [(device.index + 1, ip_address("192.0.2.7"))])
+    words = f"{device.name}: the network interface {device.netdev} has no address: `ip addr add "
+    with pytest.raises(Failure, match=re.escape(words)):
+        network.here(device)
 
 
 def test_a_failure_without_descriptors_is_told() -> None:

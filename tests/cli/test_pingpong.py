@@ -350,6 +350,33 @@ def test_a_server_names_what_is_not_there_before_a_client_comes(
     assert_failed(rnic(*command, "-p", 0, *given).wait(), complaint)
 
 
+@pytest.mark.parametrize("service", ["rc", "srq"])
+def test_an_iwarp_device_is_refused_with_the_command_that_bounces_messages_there(
+    rnic: Start, service: str
+) -> None:
+    needs = "iwarp_lo is an iWARP device, whose queue pairs need a TCP connection each: RDMA-CM makes it, "
+    result = rnic("pingpong", service, "-p", 0, "-d", "iwarp_lo").wait()
+    assert_failed(result, needs + "and an exchange of numbers like this one does not")
+    cure = re.search(r"`rnic (perf .*?)` or `rnic rping`\n", result.err)
+    assert cure, result.err
+    assert rnic(*cure[1].split(), "--local", "-n", 10).wait().status == 0
+
+
+@pytest.mark.parametrize(("service", "kind"), [("uc", "UC"), ("ud", "UD"), ("xrc", "XRC")])
+def test_an_iwarp_device_has_no_such_queue_pairs(rnic: Start, service: str, kind: str) -> None:
+    complaint = f"iwarp_lo is an iWARP device and has RC queue pairs alone, no {kind}: choose a RoCE device"
+    assert_failed(rnic("pingpong", service, "-p", 0, "-d", "iwarp_lo").wait(), complaint)
+
+
+def test_an_iwarp_device_that_the_address_chooses_is_refused(
+    rnic: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RNIC_TRANSPORT", "iwarp")
+    server = rnic("pingpong", "uc", "-p", 0)
+    with peer(server.listening()):
+        assert_failed(server.wait(), "iwarp_lo is an iWARP device and has RC queue pairs alone")
+
+
 def test_a_port_that_is_taken_is_named_with_the_cure(rnic: Start) -> None:
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]

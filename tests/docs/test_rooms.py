@@ -83,7 +83,7 @@ PY_ROOMS = {
     "cm": {"wire", "errors", "log", "records"},
     "mpa": {"wire", "errors", "log", "records"},
     "endpoint": {"_nic", "enums", "records"},
-    "verbs": {"_nic", "enums", "errors", "sizes", "times", "records", "notebook"},
+    "verbs": {"_nic", "wire", "enums", "errors", "sizes", "times", "records", "notebook"},
     "rdmacm": {
         "_nic",
         "cm",

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rnic.cli.lab3 import messages
+from rnic import StreamEnd, StreamEvent
+from rnic.cli.lab3 import messages, stream
 from rnic.cli.lab3.faults import Code, Fault
 from rnic.cli.lab3.messages import (
     MESSAGE_BYTES,
@@ -280,3 +281,26 @@ def test_document_has_the_tables_and_the_structures(root: Path) -> None:
         assert f"| {name} | {int(messages.Type[name])} | {size} |" in page
     for code in Code:
         assert f"| {int(code)} |" in page
+
+
+@pytest.mark.parametrize(
+    ("end", "what", "words"),
+    [
+        (
+            StreamEnd.TERMINATED,
+            (0, 0, 0),
+            "memory of work that the sender has posted is not registered any more",
+        ),
+        (StreamEnd.REFUSED, (1, 2, 2), "the sender sent a message out of turn, which met no receive"),
+        (StreamEnd.FIN, (0, 0, 0), "the sender disconnected, or its process has died"),
+    ],
+)
+def test_what_the_end_of_a_connection_means_in_the_lab(
+    end: StreamEnd, what: tuple[int, int, int], words: str
+) -> None:
+    assert stream.words(StreamEvent(1, end, *what, 0), "sender") == words
+
+
+def test_any_other_end_is_told_in_the_words_of_its_event() -> None:
+    event = StreamEvent(1, StreamEnd.REFUSED, 2, 0, 2, 0)
+    assert stream.words(event, "sender") == f"the connection to the sender has ended: {event.explain()}"

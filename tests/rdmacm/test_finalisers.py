@@ -145,13 +145,13 @@ def test_a_listener_that_is_collected_listens_no_longer(kind: str, host: str) ->
 
 
 def test_a_listener_that_is_collected_warns() -> None:
-    garbage = [rnic.listen(HOST, 0)]
-    assert repr(garbage[0]) == f"<Listener at {garbage[0].address}>"
+    garbage = [rnic.listen(HOST, 0, device="roce_lo")]
+    assert repr(garbage[0]) == f"<Listener at {garbage[0].address} on roce_lo>"
     with pytest.warns(ResourceWarning, match="unclosed <Listener at"):
         garbage.clear()
-    with rnic.listen(HOST, 0) as server:
+    with rnic.listen(HOST, 0, device="iwarp_lo") as server:
         pass
-    assert repr(server) == f"<Listener at {server.address}, closed>"
+    assert repr(server) == f"<Listener at {server.address} on iwarp_lo, closed>"
 
 
 def test_an_agent_whose_last_id_is_collected_ends() -> None:

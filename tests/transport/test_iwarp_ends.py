@@ -172,7 +172,51 @@ def test_a_completion_says_that_the_connection_was_lost(pair: Pair) -> None:
     assert wc.status is LOST
     assert "the TCP connection was lost" in wc.explain()
     assert "Context.next_stream_event()" in wc.explain()
+    assert end_of(pair.a).explain() == "the connection was lost: Connection reset by peer"
     assert not [word for word in ("dest_qp_num", "PSN", "4791", "path_mtu") if word in wc.explain()]
+
+
+BY_PEER = "the peer has ended the connection with a Terminate message: "
+BY_US = "this end has refused what the peer has sent, and ended the connection: "
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (StreamEvent(1, StreamEnd.FIN, 0, 0, 0, 0), "the peer has closed the connection"),
+        (StreamEvent(1, StreamEnd.CLOSED, 0, 0, 0, 0), "both ends have closed the connection"),
+        (StreamEvent(1, StreamEnd.LOST, 0, 0, 0, 0), "the connection was lost"),
+        (
+            StreamEvent(1, StreamEnd.LOST, 0, 0, 0, errno.ETIMEDOUT),
+            "the connection was lost: Connection timed out",
+        ),
+        (
+            StreamEvent(1, StreamEnd.TERMINATED, 1, 2, 2, 0),
+            f"{BY_PEER}DDP: untagged buffer error: no receive is posted",
+        ),
+        (
+            StreamEvent(1, StreamEnd.REFUSED, 0, 1, 2, 0),
+            f"{BY_US}RDMAP: remote protection error: access rights violation",
+        ),
+        (StreamEvent(1, StreamEnd.TERMINATED, 9, 8, 7, 0), f"{BY_PEER}layer 9: type 8: code 7"),
+        (
+            StreamEvent(1, StreamEnd.READY, 0, 0, 0, 0),
+            "the connection has not ended: the peer's first message has come",
+        ),
+    ],
+)
+def test_an_event_says_in_words_how_the_connection_has_ended(event: StreamEvent, words: str) -> None:
+    assert event.explain() == words
+
+
+def test_every_end_has_words() -> None:
+    assert len({StreamEvent(1, end, 0, 0, 0, 0).explain() for end in StreamEnd}) == len(StreamEnd)
+
+
+def test_both_ends_say_in_words_what_was_wrong(pair: Pair) -> None:
+    pair.a.qp.post_send(SendWR(1, WROpcode.SEND, SendFlags.SIGNALED, []))
+    assert end_of(pair.a).explain() == f"{BY_PEER}DDP: untagged buffer error: no receive is posted"
+    assert end_of(pair.b).explain() == f"{BY_US}DDP: untagged buffer error: no receive is posted"
 
 
 # ---------------------------------------------------------------- by the injector

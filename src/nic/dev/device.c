@@ -91,6 +91,12 @@ static int read_attr(struct dev *dev, struct rnic_err *err) {
     return rc ? rc : rnic_env_rate(&dev->rate, err);
 }
 
+/* Who makes connections reads it then.  A wrong value is told at open, as those of the other variables. */
+static int check_mpa_crc(struct rnic_err *err) {
+    int on = rnic_env_mpa_crc(err);
+    return on < 0 ? on : 0;
+}
+
 /* No fork comes in between: what is made here is not known to the process' list yet. */
 static int open_device(const struct rnic_device_info *info, const struct rnic_open_attr *attr,
                        const struct rnic_provider *provider, struct dev **out, struct rnic_err *err) {
@@ -112,6 +118,8 @@ static int open_device(const struct rnic_device_info *info, const struct rnic_op
     fork_arrange(dev->kind, &dev->net.netdev);
     if (!rc)
         rc = read_attr(dev, err);
+    if (!rc)
+        rc = check_mpa_crc(err);
     if (!rc)
         rc = open_parts(dev, attr ? attr : &defaults, err);
     if (rc) {

@@ -26,7 +26,7 @@ from rich.progress import (
 )
 
 import rnic
-from rnic.cli import endpoint, exchange, measure, network, params, screen
+from rnic.cli import completion, endpoint, exchange, measure, network, params, screen
 from rnic.cli.child import end, last_words, scratch, start
 from rnic.cli.command import command
 from rnic.cli.params import Failure, show_rate, show_size, show_time
@@ -46,6 +46,15 @@ RANDOM = "random bytes"  # what a file without a name is called
 Advance = Callable[[int], None]  # told how many bytes are done
 Gone = Callable[[], str | None]  # why the other process will never answer, or None
 
+on_device = click.option(
+    "-d",
+    "--ib-dev",
+    "device",
+    metavar="NAME",
+    shell_complete=completion.devices,
+    help="Device  [the one with the TCP connection's address]",
+)
+
 
 @command()
 @click.argument("path", required=False, type=params.RegularFile())
@@ -63,7 +72,8 @@ Gone = Callable[[], str | None]  # why the other process will never answer, or N
     default=0,
     help="TCP port where the two processes meet; 0: a free one.",
 )
-def demo(path: Path | None, size: int, port: int) -> None:
+@on_device
+def demo(path: Path | None, size: int, port: int, device: str | None) -> None:
     """Send a file from one process to another by RDMA, and measure the connection.
 
     This process starts a second one, announces the file by SEND, and writes the bytes by RDMA WRITE into its
@@ -73,12 +83,13 @@ def demo(path: Path | None, size: int, port: int) -> None:
     rnic demo                        a generated file of 256 MiB
     rnic demo --size 1G
     rnic demo /usr/bin/python3
+    rnic demo -d iwarp_lo            over iWARP
     """
     console = Console(highlight=False)
-    host = network.here()
+    host = network.here(None if device is None else endpoint.look(device, 1, None))
     with words_of_the_receiver() as words, ExitStack() as stack:
         file = make_file(stack, size, console) if path is None else stack.enter_context(path.open("rb"))
-        link = start_receiver(stack, host, port, words)
+        link = start_receiver(stack, host, port, device, words)
         send_file(link, file, path or Path(RANDOM), console)
         with console.status("measuring latency and bandwidth"):
             rows = measure.measure(link, stack)
@@ -90,11 +101,12 @@ def demo(path: Path | None, size: int, port: int) -> None:
 @command()
 @click.argument("host")
 @click.argument("port", type=params.number(1, 65535))
-def demo_receiver(host: str, port: int) -> None:
+@on_device
+def demo_receiver(host: str, port: int, device: str | None) -> None:
     """The second process of `rnic demo`, which starts it."""
     try:
         with exchange.connect(host, port, QUIET) as sock:
-            receiver(sock)
+            receiver(sock, device)
     except Failure as failure:
         raise Failure(f"receiver: {failure.message}") from None
 
@@ -171,11 +183,12 @@ def words_of_the_receiver() -> Iterator[IO[bytes]]:
             raise Failure(failure.message + last_words(stderr)) from None
 
 
-def start_receiver(stack: ExitStack, host: str, port: int, stderr: IO[bytes]) -> Link:
+def start_receiver(stack: ExitStack, host: str, port: int, device: str | None, stderr: IO[bytes]) -> Link:
     """Start the second process and connect to it; the stack ends it."""
     listener = stack.enter_context(exchange.listen(port, host))
     port = listener.getsockname()[1]
-    child = start(demo_receiver.name or "", host, str(port), stderr=stderr)
+    chosen = [] if device is None else ["-d", device]
+    child = start(demo_receiver.name or "", host, str(port), *chosen, stderr=stderr)
     stack.push(lambda kind, _error, _traceback: end(child, 3 if kind is None else 0.5))
 
     def gone() -> str | None:
@@ -183,7 +196,7 @@ def start_receiver(stack: ExitStack, host: str, port: int, stderr: IO[bytes]) ->
         return None if status is None else f"the receiver ended with exit code {status}"
 
     sock = stack.enter_context(accept(listener, gone))
-    return Link(sock, stack, gone)
+    return Link(sock, stack, gone, device)
 
 
 def accept(listener: socket.socket, gone: Gone) -> socket.socket:

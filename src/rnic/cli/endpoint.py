@@ -108,10 +108,10 @@ def open_port(
     )
 
 
-def look(name: str | None, port_num: int, gid_index: int | None) -> None:
+def look(name: str | None, port_num: int, gid_index: int | None) -> rnic.Device:
     """Before an end waits for the other: raises when device, port or GID index do not exist.
 
-    Without a name the TCP connection tells the device: then any that has them will do.
+    Without a name the TCP connection tells the device: then any that has them will do. Returns the device.
     """
     names: list[str | None] = [name] if name is not None else [one.name for one in rnic.get_device_list()]
     failed: rnic.VerbsError | None = None
@@ -121,7 +121,7 @@ def look(name: str | None, port_num: int, gid_index: int | None) -> None:
                 ctx.query_port(port_num)
                 if gid_index is not None:
                     ctx.query_gid(port_num, gid_index)
-                return
+                return ctx.device
         except rnic.VerbsError as error:
             failed = failed or error
     assert failed is not None

@@ -14,6 +14,7 @@ from ipaddress import IPv4Address
 import click
 from click.core import ParameterSource
 
+import rnic
 from rnic.cli.params import Failure
 from rnic.rdmacm.routes import addresses
 from rnic.rdmacm.sockaddr import IP
@@ -44,11 +45,18 @@ def loopback_is_up() -> bool:
     return True
 
 
-def here() -> str:
-    """Return the address at which two processes of this host meet; Failure when there is none."""
+def here(device: rnic.Device | None = None) -> str:
+    """Return the address at which two processes of this host meet, or their devices if they take this one.
+
+    Failure when there is none.
+    """
     if why := trouble():
         raise Failure(why)
-    return _text(min(addresses(), key=lambda one: (not one[1].is_loopback, *_distance(one))))
+    known = [one for one in addresses() if device is None or one[0] == device.index]
+    if device is not None and not known:
+        why = f"the network interface {device.netdev} has no address: `{ADDRESS_CURE}` gives one"
+        raise Failure(f"{device.name}: {why}")
+    return _text(min(known, key=lambda one: (not one[1].is_loopback, *_distance(one))))
 
 
 def reached_at(host: str) -> list[str]:

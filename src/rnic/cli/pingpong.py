@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
+import rnic
 from rnic.cli import completion, endpoint, exchange, network, params, pingpong_srq, pingpong_xrc
 from rnic.cli.command import group
 from rnic.cli.endpoint import MTUS
@@ -217,23 +218,37 @@ def ud(**given: Any) -> None:
     run(Options.of(given, None), DatagramEnd)
 
 
-def _open(options: Options, sock: socket.socket) -> endpoint.LocalPort:
+def _refuse_iwarp(device: rnic.Device, qp_type: rnic.QPType) -> None:
+    """Failure for a device whose queue pairs this exchange cannot connect."""
+    if not endpoint.is_iwarp(device):
+        return
+    if qp_type is not rnic.QPType.RC:
+        kind = qp_type.name.partition("_")[0]
+        why = f"has RC queue pairs alone, no {kind}: choose a RoCE device (`rnic devices` lists them)"
+        raise Failure(f"{device.name} is an iWARP device and {why}")
+    raise Failure(
+        f"{device.name} is an iWARP device, whose queue pairs need a TCP connection each: RDMA-CM makes it, "
+        "and an exchange of numbers like this one does not: bounce messages with "
+        f"`rnic perf send lat -d {device.name}` or `rnic rping`"
+    )
+
+
+def _open(options: Options, sock: socket.socket, qp_type: rnic.QPType) -> endpoint.LocalPort:
     """The device, which can be connected by this exchange alone."""
     port = endpoint.open_port(options.ib_dev, options.ib_port, options.gid_idx, sock.getsockname())
-    if port.is_iwarp:
+    try:
+        _refuse_iwarp(port.ctx.device, qp_type)
+    except Failure:
         port.ctx.close()
-        raise Failure(
-            f"{port.ctx.name} is an iWARP device: where ibv_rc_pingpong's exchange connects queue pairs, it "
-            "needs a TCP connection for each: `rnic perf send lat` and `rnic rping` measure it"
-        )
+        raise
     return port
 
 
 def run(options: Options, kind: type[End]) -> None:
     """One end, from the TCP connection to the last line of output."""
     with ExitStack() as stack:
-        (sock,) = _meet(options, 1, stack)
-        local_port = _open(options, sock)
+        (sock,) = _meet(options, kind.qp_type, 1, stack)
+        local_port = _open(options, sock, kind.qp_type)
         stack.enter_context(local_port.ctx)
         end = kind(options, local_port, stack)
         remote = _exchange(sock, options, end)
@@ -250,8 +265,8 @@ def run_shared(options: Options, num_qp: int) -> None:
     """The same with many queue pairs."""
     client = options.servername is not None
     with ExitStack() as stack:
-        (sock,) = _meet(options, 1, stack)
-        local_port = _open(options, sock)
+        (sock,) = _meet(options, rnic.QPType.RC, 1, stack)
+        local_port = _open(options, sock, rnic.QPType.RC)
         stack.enter_context(local_port.ctx)
         end = pingpong_srq.SharedEnd(
             local_port,
@@ -279,9 +294,9 @@ def run_extended(options: Options, peers: int) -> None:
     """The same with an XRC connection each way to each peer."""
     client = options.servername is not None
     with ExitStack() as stack:
-        socks = _meet(options, peers, stack)
+        socks = _meet(options, rnic.QPType.XRC_SEND, peers, stack)
         sock = next(socks)
-        local_port = _open(options, sock)
+        local_port = _open(options, sock, rnic.QPType.XRC_SEND)
         stack.enter_context(local_port.ctx)
         mtu = options.mtu or endpoint.usual_mtu(local_port)
         end = pingpong_xrc.ExtendedEnd(
@@ -297,10 +312,12 @@ def run_extended(options: Options, peers: int) -> None:
         click.echo("success")
 
 
-def _meet(options: Options, peers: int, stack: ExitStack) -> Iterator[socket.socket]:
+def _meet(options: Options, qp_type: rnic.QPType, peers: int, stack: ExitStack) -> Iterator[socket.socket]:
     """The TCP connections, one after the other, each when it is wanted."""
     timeout = options.timeout or None
-    endpoint.look(options.ib_dev, options.ib_port, options.gid_idx)
+    device = endpoint.look(options.ib_dev, options.ib_port, options.gid_idx)
+    if options.ib_dev is not None:
+        _refuse_iwarp(device, qp_type)
     if options.servername is not None:
         yield stack.enter_context(exchange.connect(options.servername, options.port, timeout))
         return

@@ -162,9 +162,15 @@ class Control(Lane):
 class Link:
     """Both lanes, connected to the process at the other end of a TCP connection."""
 
-    def __init__(self, sock: socket.socket, stack: ExitStack, gone: Callable[[], str | None]) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        stack: ExitStack,
+        gone: Callable[[], str | None],
+        device: str | None = None,
+    ) -> None:
         self.gone = gone  # why the other process will never answer, or None
-        self.port = endpoint.open_port(None, 1, None, sock.getsockname())
+        self.port = endpoint.open_port(device, 1, None, sock.getsockname())
         stack.enter_context(self.port.ctx)
         self.pd = stack.enter_context(self.port.ctx.alloc_pd())
         self.control = Control(self, stack)
@@ -198,7 +204,7 @@ def available_memory() -> int | None:
     return None
 
 
-def receiver(sock: socket.socket) -> None:
+def receiver(sock: socket.socket, device: str | None) -> None:
     """The other process: serves what the sender asks for until it says bye or is gone."""
 
     def gone() -> str | None:
@@ -210,7 +216,7 @@ def receiver(sock: socket.socket) -> None:
             return "the sender is gone"
 
     with ExitStack() as stack:
-        link = Link(sock, stack, gone)
+        link = Link(sock, stack, gone, device)
         sock.setblocking(False)  # from now on it only tells whether the sender lives
         try:
             serve(link, stack)

@@ -28,10 +28,17 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
     from rnic.endpoint.buffers import AnyBuffer
+    from rnic.rdmacm import CmId
 
 
 FETCH_ADD = int(WROpcode.ATOMIC_FETCH_AND_ADD)
 COMPARE_SWAP = int(WROpcode.ATOMIC_CMP_AND_SWP)
+
+
+def _device_of(cm_id: CmId) -> str:
+    """The name of the device, also when all is released; a listener at all addresses has all devices."""
+    device = cm_id.verbs or cm_id.device
+    return "all devices" if device is None else device.name
 
 
 class Face:
@@ -43,11 +50,13 @@ class Face:
     def __repr__(self) -> str:
         core = self._core
         state = "released" if core.released else core.protocol.state.value
-        return f"<{type(self).__name__} {core.cm_id.local.sockaddr} to {core.cm_id.get_peer_addr()}, {state}>"
+        ends = f"{core.cm_id.local.sockaddr} to {core.cm_id.get_peer_addr()}"
+        return f"<{type(self).__name__} {ends} on {_device_of(core.cm_id)}, {state}>"
 
     def _repr_html_(self) -> str:
         core = self._core
         ends = [
+            ("device", _device_of(core.cm_id)),
             ("local", core.cm_id.local.sockaddr),
             ("peer", core.cm_id.get_peer_addr()),
             ("closed", self.closed),
@@ -195,7 +204,15 @@ class ListenerFace:
 
     def __repr__(self) -> str:
         closed = ", closed" if self._desk.closed else ""
-        return f"<{type(self).__name__} at {self.address}{closed}>"
+        return f"<{type(self).__name__} at {self.address} on {_device_of(self._desk.cm_id)}{closed}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("device", _device_of(self._desk.cm_id)),
+            ("address", self.address),
+            ("closed", self._desk.closed),
+        ]
+        return table(type(self).__name__, rows)
 
     def __del__(self) -> None:
         desk: Desk | None = getattr(self, "_desk", None)

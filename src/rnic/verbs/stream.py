@@ -1,12 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """iWARP: the TCP connection that a queue pair goes by, and what ends it."""
 
+import os
 from collections.abc import Mapping
 
 from rnic.enums import StreamEnd, StreamRTR
 from rnic.records import Record
+from rnic.wire.rdmap import term_words
 
 __all__ = ["StreamAttr", "StreamEvent"]
+
+_WORDS = {
+    StreamEnd.FIN: "the peer has closed the connection",
+    StreamEnd.LOST: "the connection was lost",
+    StreamEnd.TERMINATED: "the peer has ended the connection with a Terminate message",
+    StreamEnd.REFUSED: "this end has refused what the peer has sent, and ended the connection",
+    StreamEnd.CLOSED: "both ends have closed the connection",
+    StreamEnd.READY: "the connection has not ended: the peer's first message has come",
+}
 
 
 class StreamAttr(Record):
@@ -57,3 +68,14 @@ class StreamEvent(Record):
         """The record of struct rnic_stream_event's fields."""
         rest = {name: value for name, value in values.items() if name != "end"}
         return cls(end=StreamEnd(values["end"]), **rest)
+
+    def explain(self) -> str:
+        """The event in words: who has ended the connection, and why.
+
+        TERMINATED and REFUSED have the names of layer, type and code, or their numbers if there are no names
+        (RFC 5040, 4.8; RFC 6581, 8). LOST has the words of the socket's errno (strerror(3)).
+        """
+        words = _WORDS[self.end]
+        if self.end in (StreamEnd.TERMINATED, StreamEnd.REFUSED):
+            return f"{words}: {term_words(self.layer, self.type, self.code)}"
+        return f"{words}: {os.strerror(self.error)}" if self.error else words

@@ -36,18 +36,14 @@ def is_misuse(end: rnic.StreamEvent) -> bool:
 
 
 def words(end: rnic.StreamEvent, peer: str) -> str:
-    """Why nothing more will come."""
-    numbers = f"layer {end.layer}, type {end.type}, code {end.code}"
+    """Why nothing more will come: what only the lab knows, or else what the event says of itself."""
+    what = (end.layer, end.type, end.code)
     match end.end:
-        case StreamEnd.TERMINATED if (end.layer, end.type, end.code) == _OWN_MEMORY:
+        case StreamEnd.TERMINATED if what == _OWN_MEMORY:
             return f"memory of work that the {peer} has posted is not registered any more"
-        case StreamEnd.TERMINATED:
-            return f"the {peer} ended the connection with a Terminate message ({numbers})"
-        case StreamEnd.REFUSED if (end.layer, end.type, end.code) == _NO_RECEIVE:
+        case StreamEnd.REFUSED if what == _NO_RECEIVE:
             return f"the {peer} sent a message out of turn, which met no receive"
-        case StreamEnd.REFUSED:
-            return f"the {peer} sent what RDMA does not allow here ({numbers})"
-        case StreamEnd.LOST:
-            return f"the connection to the {peer} was lost"
-        case _:
+        case StreamEnd.FIN | StreamEnd.CLOSED:
             return f"the {peer} disconnected, or its process has died"
+        case _:
+            return f"the connection to the {peer} has ended: {end.explain()}"

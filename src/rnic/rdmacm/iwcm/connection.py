@@ -306,7 +306,7 @@ class IwConnection:
 
     def stream_ended(self, event: StreamEvent) -> None:
         """The device reports the end of the stream."""
-        _log.info("%r: the connection has ended: %s", self.one, stream.words(event))
+        _log.info("%r: %s", self.one, event.explain())
         self.one.stream_end = event
         if self.phase is Phase.ACCEPTED:
             self._broke(-stream.status_of(event) or ECONNRESET)

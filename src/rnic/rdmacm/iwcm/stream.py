@@ -13,7 +13,6 @@ from rnic.mpa import Agreed
 from rnic.rdmacm.iwcm.away import AwayQP
 from rnic.verbs.qp import QP, QPAttr
 from rnic.verbs.stream import StreamAttr, StreamEvent
-from rnic.wire.rdmap import term_words
 
 if TYPE_CHECKING:
     from rnic.rdmacm.cm_id import CmId
@@ -91,19 +90,3 @@ def status_of(event: StreamEvent) -> int:
     if event.end is StreamEnd.LOST:
         return -(ECONNRESET if event.error in (0, EPIPE) else event.error)
     return -EPROTO if event.end in (StreamEnd.TERMINATED, StreamEnd.REFUSED) else 0
-
-
-_WORDS = {
-    StreamEnd.FIN: "the peer has closed it",
-    StreamEnd.LOST: "it was lost",
-    StreamEnd.TERMINATED: "the peer has ended it with a Terminate message",
-    StreamEnd.REFUSED: "this end has refused what the peer has sent",
-    StreamEnd.CLOSED: "both ends have closed it",
-}
-
-
-def words(event: StreamEvent) -> str:
-    """How a stream has ended."""
-    if event.end in (StreamEnd.TERMINATED, StreamEnd.REFUSED):
-        return f"{_WORDS[event.end]}: {term_words(event.layer, event.type, event.code)}"
-    return _WORDS[event.end]
