@@ -375,6 +375,21 @@ static void ahead_of_one_that_fails(void) {
     stream_close(&s);
 }
 
+/* Those before it are asked for, though nobody would hear of them. */
+static void ahead_of_one_that_fails_and_not_signaled(void) {
+    open_confirmed(.rd_atomic = 4);
+    post(&s.a, (struct rnic_send_wr){.wr_id = 1, .opcode = RNIC_WR_RDMA_WRITE, SGL(SGE(&s.a, 0, 8)), REMOTE(&s.b, 0)});
+    post(&s.a, (struct rnic_send_wr){.wr_id = 2,
+                                     .opcode = RNIC_WR_RDMA_WRITE,
+                                     .send_flags = RNIC_SEND_SIGNALED,
+                                     SGL({(uintptr_t)s.a.mem, 8, 0xDEAD}),
+                                     REMOTE(&s.b, 0)});
+    stream_run(&s);
+    WANT(s.a.send_cq, 2, LOC_PROT_ERR);
+    CHECK_EQ(s.b.qp->state, RNIC_QPS_ERR);
+    stream_close(&s);
+}
+
 /* An answer with another key, or with bytes, is none. */
 static void an_answer_that_is_none(void) {
     open_confirmed(.rd_atomic = 4, .no_crc = true);
@@ -515,6 +530,7 @@ int main(void) {
     RUN(refused_behind_one_that_overlaps);
     RUN(refused_though_not_signaled);
     RUN(ahead_of_one_that_fails);
+    RUN(ahead_of_one_that_fails_and_not_signaled);
     RUN(an_answer_that_is_none);
     RUN(closing_waits_for_the_answer);
     RUN(the_last_word_is_confirmed);
