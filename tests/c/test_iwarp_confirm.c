@@ -6,6 +6,7 @@
 
 #include "check.h"
 #include "iwarp/engine.h"
+#include "segment.h"
 #include "stream.h"
 #include "wire/mpa.h"
 #include "wire/rdmap.h"
@@ -174,6 +175,28 @@ static void no_question_behind_half_a_lap_of_reads(void) {
     }
     CHECK_EQ(reads_in(&s.ab), 3);
     stream_close(&s);
+}
+
+/* Whose answer is due is known by numbers, and behind the last one comes 0. */
+static void numbers_that_begin_again(void) {
+    for (uint32_t first = UINT32_MAX - 3; first != 1; first++) {
+        check_note("from %u on", first);
+        open_confirmed(.rd_atomic = 4);
+        iwarp_of(s.a.qp)->snd.msn[1] = iwarp_of(s.b.qp)->in.msn[QUEUE_REQUEST] = first;
+        s.ab.held = true;
+        post_read(&s.a, 1, 0, 0, 8);
+        post_write(&s.a, 2, 0, 64, 8);
+        stream_run(&s);
+        post_read(&s.a, 3, 0, 0, 8);
+        stream_run(&s);
+        CHECK_EQ(reads_in(&s.ab), 3);
+        s.ab.held = false;
+        stream_run(&s);
+        for (uint64_t i = 1; i <= 3; i++)
+            WANT(s.a.send_cq, i, SUCCESS);
+        CHECK_EQ(iwarp_of(s.a.qp)->snd.msn[1], first + 3);
+        stream_close(&s);
+    }
 }
 
 /* A READ makes the connection ready, whose answer stands ahead of the others. */
@@ -375,6 +398,21 @@ static void ahead_of_one_that_fails(void) {
     stream_close(&s);
 }
 
+/* Those before it are asked for, though nobody would hear of them. */
+static void ahead_of_one_that_fails_and_not_signaled(void) {
+    open_confirmed(.rd_atomic = 4);
+    post(&s.a, (struct rnic_send_wr){.wr_id = 1, .opcode = RNIC_WR_RDMA_WRITE, SGL(SGE(&s.a, 0, 8)), REMOTE(&s.b, 0)});
+    post(&s.a, (struct rnic_send_wr){.wr_id = 2,
+                                     .opcode = RNIC_WR_RDMA_WRITE,
+                                     .send_flags = RNIC_SEND_SIGNALED,
+                                     SGL({(uintptr_t)s.a.mem, 8, 0xDEAD}),
+                                     REMOTE(&s.b, 0)});
+    stream_run(&s);
+    WANT(s.a.send_cq, 2, LOC_PROT_ERR);
+    CHECK_EQ(s.b.qp->state, RNIC_QPS_ERR);
+    stream_close(&s);
+}
+
 /* An answer with another key, or with bytes, is none. */
 static void an_answer_that_is_none(void) {
     open_confirmed(.rd_atomic = 4, .no_crc = true);
@@ -455,6 +493,27 @@ static void who_does_not_ask(void) {
     }
 }
 
+/* Immediate data may come behind a question that does not speak for them: the peer will ask again. */
+static void immediate_data_behind_a_question(void) {
+    struct segment g;
+    open_confirmed(.rfc7306 = true);
+    s.ba.held = true; /* a has not asked */
+    post_recv(&s.b, 11, 0, 8);
+    segment_read(&g, 1, 1, 0, 0, RTR_TAG, 0);
+    segment_give(&s, &s.b, &g);
+    segment_untagged(&g, RDMAP_IMMEDIATE, true, 1, 0, NULL, 0);
+    segment_give(&s, &s.b, &g);
+    WANT(s.b.recv_cq, 11, SUCCESS);
+    CHECK_EQ(close_it(&s.b), 0);
+    stream_step(&s);
+    CHECK(!s.ba.finished);
+    segment_read(&g, 2, 2, 0, 0, RTR_TAG, 0);
+    segment_give(&s, &s.b, &g);
+    stream_step(&s);
+    CHECK(s.ba.finished);
+    stream_close(&s);
+}
+
 /* The peer has closed ahead of the question: the answer will not come, and nobody waits for it. */
 static void the_peer_closes_ahead_of_the_question(void) {
     open_confirmed(.rd_atomic = 4);
@@ -503,6 +562,7 @@ int main(void) {
     RUN(among_reads_and_atomics);
     RUN(a_question_holds_nothing_up);
     RUN(no_question_behind_half_a_lap_of_reads);
+    RUN(numbers_that_begin_again);
     RUN(behind_the_read_that_makes_a_connection_ready);
     RUN(who_does_not_listen_is_not_told);
     RUN(without_reads_as_before);
@@ -515,10 +575,12 @@ int main(void) {
     RUN(refused_behind_one_that_overlaps);
     RUN(refused_though_not_signaled);
     RUN(ahead_of_one_that_fails);
+    RUN(ahead_of_one_that_fails_and_not_signaled);
     RUN(an_answer_that_is_none);
     RUN(closing_waits_for_the_answer);
     RUN(the_last_word_is_confirmed);
     RUN(who_does_not_ask);
+    RUN(immediate_data_behind_a_question);
     RUN(the_peer_closes_ahead_of_the_question);
     RUN(both_close_at_once);
     return check_done();

@@ -438,6 +438,33 @@ static void memory_goes_while_it_is_sent(void) {
     stream_close(&s);
 }
 
+/* Closed in order and left at once: what was posted may go first, as long as the socket takes it. */
+static void left_behind_sqd(void) {
+    for (int full = 0; full < 2; full++) {
+        check_note("%s", full ? "the socket is full" : "there is room");
+        stream_open(&s);
+        const struct engine_ops *engine = s.a.qp->engine;
+        s.ab.most_in_pipe = full ? 10 : 0;
+        post_recv(&s.b, 11, 0, 8);
+        post_write(&s.a, 1, 0, 0, 250000); /* more than is put into frames ahead of the socket */
+        post_send(&s.a, 2, 0, 8);
+        CHECK(!engine->settle(s.a.qp));
+        CHECK_EQ(stream_move(&s.a, RNIC_QPS_SQD, NULL), 0);
+        CHECK(engine->settle(s.a.qp));
+        engine->next(s.a.qp, s.f.now);
+        CHECK(!engine->settle(s.a.qp));
+        CHECK_EQ(stream_move(&s.a, RNIC_QPS_RESET, NULL), 0);
+        s.ab.most_in_pipe = 0;
+        stream_run(&s);
+        if (full)
+            WANT(s.b.recv_cq, 11, WR_FLUSH_ERR);
+        else
+            WANT(s.b.recv_cq, 11, SUCCESS);
+        want_end(&s.b, full ? RNIC_STREAM_LOST : RNIC_STREAM_FIN, full ? ECONNRESET : 0);
+        stream_close(&s);
+    }
+}
+
 static void what_is_posted_in_err_is_flushed(void) {
     stream_open(&s);
     CHECK_EQ(stream_move(&s.a, RNIC_QPS_ERR, NULL), 0);
@@ -535,6 +562,7 @@ int main(void) {
     RUN(err_behind_short_messages);
     RUN(err_while_it_is_paced);
     RUN(memory_goes_while_it_is_sent);
+    RUN(left_behind_sqd);
     RUN(what_is_posted_in_err_is_flushed);
     RUN(reset_in_the_middle);
     RUN(what_comes_behind_an_error_is_forgotten);

@@ -67,6 +67,8 @@ class Address:
     gid: str
     addr: int
     keys: dict[str, int]
+    stream: bytes = b""
+    """iWARP: where it waits."""
 
 
 @dataclass(frozen=True)

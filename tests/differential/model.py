@@ -204,9 +204,9 @@ class Model:
             end: EndModel(bytearray(noise(i)), shared=program.shared[i]) for i, end in enumerate(ENDS)
         }
 
-    def run(self) -> list[Outcome]:
-        """What each step leads to."""
-        return [self._outcome(step) for step in self.program.steps if not isinstance(step, Cut)]
+    def after(self, step: Step) -> list[Outcome]:
+        """What a step, the next one, may lead to: one thing, if nothing is open."""
+        return [self._outcome(step)]
 
     def snapshots(self, step: Cut) -> list[Outcome]:
         """How all is before work that is cut off, and after each of its requests."""
@@ -235,11 +235,16 @@ class Model:
                 self.ends[end].fail(how)
                 if how != "ERR":
                     self.ends[end].receives.clear()
+                self._left(end)
             case Refused(end=end, what=what) if what in LEAVES:
                 self.ends[end].state = "RESET"
                 self.ends[end].receives.clear()
+                self._left(end)
             case Round():
                 self._round(step)
+        return self._as_it_is(step)
+
+    def _as_it_is(self, step: Step | None) -> Outcome:
         return Outcome(
             sent={end: tuple(model.sent) for end, model in self.ends.items()},
             received={end: tuple(model.received) for end, model in self.ends.items()},
@@ -249,6 +254,9 @@ class Model:
             refused=REFUSED[step.what] if isinstance(step, Refused) else "",
             events={end: self._told(end) for end in ENDS},
         )
+
+    def _left(self, end: str) -> None:
+        """An end has left RTS by itself: of packets the other one does not notice."""
 
     def _told(self, end: str) -> tuple[str, ...]:
         silent = () if self.rules[end].last_receive else ("QP_LAST_WQE_REACHED",)

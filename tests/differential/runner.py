@@ -54,30 +54,26 @@ class Runner:
 
     def run(self) -> None:
         """DifferentError tells what is not as it should be."""
-        outcomes = self.model.run()
         for number, step in enumerate(self.program.steps):
             try:
-                problems = list(
-                    self._cut(step) if isinstance(step, Cut) else self._held(step, outcomes[number])
-                )
+                problems = list(self._cut(step) if isinstance(step, Cut) else self._held(step))
             except Exception as error:
                 raise DifferentError(f"step {number}, {step}: {type(error).__name__}: {error}") from error
             if problems:
                 raise DifferentError(f"step {number}, {step}:\n    " + "\n    ".join(problems))
 
-    def _held(self, step: Step, outcome: Outcome) -> Iterator[str]:
+    def _held(self, step: Step) -> Iterator[str]:
         """Do a step; what is not as it should be then."""
-        self._do(step, outcome)
+        (outcome,) = self.model.after(step)
+        self._do(step)
+        self._hear(outcome)
         yield from self._problems(outcome)
 
-    def _do(self, step: Step, outcome: Outcome) -> None:
+    def _do(self, step: Step) -> None:
         self.refused = ""
         match step:
             case Connect():
-                self.addresses = {end: self.ends[end].renew(self.program.sig_all) for end in ENDS}
-                for i, (end, peer) in enumerate(PAIRS):
-                    psns = step.psns[i], step.psns[1 - i]
-                    self.ends[end].connect(self.addresses[peer], step, *psns, step.rights[i])
+                self._connect(step)
             case Bind(end=end, at=at, length=length):
                 self.windows[end] = self.ends[end].bind(at, length)
             case Break(end=end, how=how):
@@ -86,6 +82,15 @@ class Runner:
                 self.refused = self.ends[end].refuse(what)
             case Round():
                 self._round(step)
+
+    def _connect(self, step: Connect) -> None:
+        self.addresses = {end: self.ends[end].renew(self.program.sig_all) for end in ENDS}
+        for i, (end, peer) in enumerate(PAIRS):
+            psns = step.psns[i], step.psns[1 - i]
+            self.ends[end].connect(self.addresses[peer], step, *psns, step.rights[i])
+
+    def _hear(self, outcome: Outcome) -> None:
+        """So many completions and events, and what else is there."""
         self.got = {
             end: self.ends[end].collect(len(outcome.sent[end]), len(outcome.received[end]), PATIENCE)
             for end in ENDS
@@ -145,9 +150,7 @@ class Runner:
             memory = self.ends[end].memory()
             if end == step.end and memory[QUARTER:] != at_once[end][QUARTER:]:
                 yield f"{end}: its memory has changed after its queue pair was led to {step.how}"
-            yield from _mixed(
-                end, memory, [shot.memories[end] for shot in snapshots], snapshots[0].holes[end]
-            )
+            yield from mixed(end, memory, [shot.memories[end] for shot in snapshots], snapshots[0].holes[end])
 
     def _request(self, peer: str, number: int, work: Work) -> Request:
         there = self.addresses[peer]
@@ -205,7 +208,7 @@ def _prefix(what: str, got: list[Completion], want: tuple[Completion, ...], whol
         yield f"{what}: {got}"
 
 
-def _mixed(end: str, memory: bytes, shots: list[bytes], holes: Holes) -> Iterator[str]:
+def mixed(end: str, memory: bytes, shots: list[bytes], holes: Holes) -> Iterator[str]:
     """Bytes, but for those of OUT, that are not those of any moment."""
     memory, shots = known(memory, holes), [known(shot, holes) for shot in shots]
     wrong = [

@@ -11,8 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from differential.model import REFUSED, Model
-from differential.program import INLINE, Maker, Program, Refused, Round, Work
+from differential import iwarp_end
+from differential.iwarp import IWARP, StreamModel, streamed
+from differential.model import REFUSED, Fault, Model, Outcome
+from differential.program import INLINE, Cut, Maker, Program, Refused, Round, Step, Work
 from differential.shrink import shrink, smaller
 from differential.ways import Ways
 
@@ -65,10 +67,18 @@ def test_programs_have_all_that_they_are_to_have() -> None:
     assert wraps
 
 
+def run_model(model: Model) -> None:
+    for step in model.program.steps:
+        if not isinstance(step, Cut):
+            assert model.after(step)
+
+
 def test_what_is_smaller_is_a_program_too() -> None:
     for seed in range(10):
         for program in smaller(Maker(seed).program()):
-            Model(program).run()
+            run_model(Model(program))
+            if program.service == "RC":
+                run_model(StreamModel(streamed(program)))
 
 
 def test_the_least_that_fails_is_found() -> None:
@@ -83,16 +93,17 @@ def test_the_least_that_fails_is_found() -> None:
     assert len(least.steps) == 2
 
 
-def test_a_wrong_byte_a_wrong_completion_and_a_wrong_state_are_seen(
-    ways: Ways, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["contexts, wire", "contexts, iwarp"])
+def test_a_wrong_byte_and_a_wrong_state_are_seen(
+    ways: Ways, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A tester that never fails would prove nothing: here the model is told something wrong."""
     made = (Maker(seed, ["RC"]).program() for seed in range(100))
     program = next(each for each in made if len(list(works(each))) > 8)
-    honest = Model.run
+    honest = Model.after
 
-    def lying(self: Model) -> object:
-        outcomes = honest(self)
+    def lying(self: Model, step: Step) -> list[Outcome]:
+        outcomes = honest(self, step)
         last = outcomes[-1]
         memory = bytearray(last.memories["a"])
         memory[77] ^= 1
@@ -100,7 +111,21 @@ def test_a_wrong_byte_a_wrong_completion_and_a_wrong_state_are_seen(
         object.__setattr__(last, "states", {**last.states, "b": "SQD"})
         return outcomes
 
-    monkeypatch.setattr(Model, "run", lying)
-    said = ways.explain("contexts, wire", program)
+    monkeypatch.setattr(Model, "after", lying)
+    monkeypatch.setattr(iwarp_end, "PATIENCE", 0.1)
+    said = ways.explain(name, program)
     assert "1 bytes of the memory are wrong, the first at 77 (in OUT)" in said
     assert "not in SQD" in said
+
+
+def test_a_wrong_status_is_seen_where_there_are_several_endings(
+    ways: Ways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(IWARP.faults, ("RC", "key"), Fault("REM_OP_ERR"))
+    made = (Maker(seed, ["RC"]).program() for seed in range(1000))
+    program = next(
+        each
+        for each in made
+        if any(work.fault == "key" and work.opcode == "RDMA_READ" for work in works(each))
+    )
+    assert "REM_ACCESS_ERR" in ways.explain("contexts, iwarp", program)

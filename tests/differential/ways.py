@@ -7,15 +7,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
-from differential.end import Address, RnicEnd
+from differential.end import Address
+from differential.iwarp_end import StreamRunner, end_on
 from differential.model import FAULTS, Completion
-from differential.program import Connect, Program, Round
+from differential.program import Program, Round
 from differential.runner import DifferentError, Runner
 from rnic import Context, Faults, open_device
 from transport.node import Node, Setting
 
 # What a bad wire does to a program of a reliable connection: nothing that its completions show.
 BAD_WIRE: dict[str, Any] = {"loss": 0.03, "duplicate": 0.03, "reorder": 0.05, "reorder_gap": 2}
+PIECES = 300  # bytes at most that a socket gives or takes at once
 
 
 class Process(Node):
@@ -25,15 +27,18 @@ class Process(Node):
 class FarEnd:
     """An end in another process; what it does is RnicEnd's."""
 
-    def __init__(self, process: Process, local: bool, faults: Faults | None, *args: Any) -> None:
+    def __init__(self, process: Process, *args: Any) -> None:
         self._process = process
-        process.call("open", local, faults, *args)
+        process.call("open", *args)
 
     def address(self) -> Address:
         return cast(Address, self._do("address"))
 
-    def connect(self, peer: Address, how: Connect, own_psn: int, peer_psn: int, rights: str) -> None:
-        self._do("connect", peer, how, own_psn, peer_psn, rights)
+    def connect(self, *args: Any) -> None:
+        self._do("connect", *args)
+
+    def prepare(self, *args: Any) -> Address:
+        return cast(Address, self._do("prepare", *args))
 
     def bind(self, at: int, length: int) -> int:
         return int(self._do("bind", at, length))
@@ -88,8 +93,9 @@ class FarEnd:
 class Ways:
     """Runs programs; processes and contexts stay for the next program.
 
-    NAMES: between two processes, two contexts of one process, or within one context; by packets or by shared
-    memory; and by both with packets lost, doubled and reordered.
+    NAMES: between two processes, two contexts of one process, or within one context; by packets, by shared
+    memory, or over iWARP.  And with packets lost, doubled and reordered, and through sockets that take and
+    give few bytes at once.
     """
 
     NAMES = (
@@ -101,25 +107,32 @@ class Ways:
         "one context, shared memory",
         "bad wire",
         "bad shared memory",
+        "iwarp",
+        "contexts, iwarp",
+        "one context, iwarp",
+        "iwarp in pieces",
     )
 
     def __init__(self) -> None:
         self._stack = ExitStack()
         self._processes: list[Process] = []
-        self._contexts: dict[bool, list[Context]] = {}
+        self._contexts: dict[str, list[Context]] = {}
 
     def suits(self, name: str, program: Program) -> bool:
         """Whether a model can say what must come: not where a bad wire may lose it for good.
 
         That is so of an unreliable service, and of the last word of an end that fails: nobody says it again.
+        And iWARP has reliable connections alone.
         """
+        if "iwarp" in name:
+            return program.service == "RC"
         return not name.startswith("bad") or (program.service == "RC" and not ends_badly(program))
 
     def run(self, name: str, program: Program, seed: int = 1) -> None:
         """DifferentError when something is not as the model says."""
         with ExitStack() as stack:
             a, b = (stack.enter_context(end) for end in self._ends(name, program, seed))
-            Runner(program, a, b).run()
+            (StreamRunner if "iwarp" in name else Runner)(program, a, b).run()
 
     def explain(self, name: str, program: Program, seed: int = 1) -> str:
         """What is not as the model says; nothing when all is well."""
@@ -139,26 +152,37 @@ class Ways:
         self.close()
 
     def _ends(self, name: str, program: Program, seed: int) -> Iterator[Any]:
-        local, bad = name.endswith("shared memory"), name.startswith("bad")
         for i, own_memory in enumerate(program.own_memory):
-            faults = Faults(seed=seed * 2 + i, **BAD_WIRE) if bad else None
             args = (program.service, own_memory, program.sig_all, program.shared[i], i)
             if "context" in name:
-                context = self._context(local, 0 if name.startswith("one") else i)
-                yield _closing(RnicEnd(context, *args))
+                context = self._context(name.split(", ")[1], 0 if name.startswith("one") else i)
+                yield _closing(end_on(context, *args))
             else:
-                yield _closing(FarEnd(self._process(i), local, faults, *args))
+                faults = _faults(name, seed * 2 + i)
+                yield _closing(FarEnd(self._process(i), *_device(name), faults, *args))
 
     def _process(self, i: int) -> Process:
         while len(self._processes) <= i:
             self._processes.append(self._stack.enter_context(Process(Setting())))
         return self._processes[i]
 
-    def _context(self, local: bool, i: int) -> Context:
-        made = self._contexts.setdefault(local, [])
+    def _context(self, wire: str, i: int) -> Context:
+        made = self._contexts.setdefault(wire, [])
         while len(made) <= i:
-            made.append(self._stack.enter_context(open_device("roce_lo", local=local)))
+            name, local = _device(wire)
+            made.append(self._stack.enter_context(open_device(name, local=local)))
         return made[i]
+
+
+def _device(name: str) -> tuple[str, bool | None]:
+    """What a way opens: a device, and whether by shared memory."""
+    return ("iwarp_lo", None) if "iwarp" in name else ("roce_lo", name.endswith("shared memory"))
+
+
+def _faults(name: str, seed: int) -> Faults | None:
+    if name.startswith("bad"):
+        return Faults(seed=seed, **BAD_WIRE)
+    return Faults(seed=seed, chunk=PIECES) if name.endswith("in pieces") else None
 
 
 def ends_badly(program: Program) -> bool:

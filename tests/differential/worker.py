@@ -8,6 +8,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from differential.end import RnicEnd
+from differential.iwarp_end import end_on
 from rnic import Context, Faults, open_device
 from transport.worker import serve
 
@@ -16,18 +17,18 @@ class Worker:
     """The methods of a process."""
 
     def __init__(self) -> None:
-        self.contexts: dict[bool, Context] = {}
+        self.contexts: dict[tuple[str, bool | None], Context] = {}
         self.end: RnicEnd | None = None
 
     def setup(self, netns: str | None, uid: int | None) -> None:
         assert (netns, uid) == (None, None)
 
-    def open(self, local: bool, faults: Faults | None, *args: Any) -> None:
+    def open(self, device: str, local: bool | None, faults: Faults | None, *args: Any) -> None:
         """The process' one end, on a context that stays open for the next."""
-        if local not in self.contexts:
-            self.contexts[local] = open_device("roce_lo", local=local)
-        self.contexts[local].set_faults(faults)
-        self.end = RnicEnd(self.contexts[local], *args)
+        context = self.contexts.get((device, local)) or open_device(device, local=local)
+        self.contexts[device, local] = context
+        context.set_faults(faults)
+        self.end = end_on(context, *args)
 
     def do(self, method: str, *args: Any) -> Any:
         return getattr(self.end, method)(*args)

@@ -33,12 +33,13 @@ void quiet_follow(struct qp *qp, const struct send_wqe *wqe) {
         snd->quiet.heard = behind;
 }
 
-/* For those whose completions somebody hears; before the end of the stream, for all. */
+/* For those whose completions somebody hears; before the end of the stream, and ahead of one that has failed, for all. */
 bool quiet_may_go(const struct qp *qp) {
     const struct sender *snd = &iwarp_of(qp)->snd;
     const struct quiet_read *quiet = &snd->quiet;
-    return quiet_is_on(qp) && comes_before(quiet->asked, qp->state == RNIC_QPS_SQD ? quiet->all : quiet->heard) &&
-           !quiet->waits && snd->waiting < qp->attr.max_rd_atomic;
+    bool ends = snd->halted || qp->state == RNIC_QPS_SQD;
+    return quiet_is_on(qp) && comes_before(quiet->asked, ends ? quiet->all : quiet->heard) && !quiet->waits &&
+           snd->waiting < qp->attr.max_rd_atomic;
 }
 
 static uint64_t moved(const struct iwarp *iw) { return iw->out.written + iw->in.bytes; }
