@@ -73,8 +73,9 @@ static uint32_t pipe_segment(struct link *link, const struct way *way) {
 }
 
 static uint32_t pipe_queued(struct link *link, const struct way *way) {
+    const struct pipe *p = own(way)->out;
     (void)link;
-    return (uint32_t)(own(way)->out->written - own(way)->out->read);
+    return p->stored ? 0 : (uint32_t)(p->written - p->read);
 }
 
 static void hold(struct link *link, const struct way *way) {

@@ -21,6 +21,7 @@ struct pipe {
     uint64_t cut_written, cut_read;                 /* no write, no read, goes over that place in one piece */
     uint32_t segment;                               /* what the link says of it; 0: 65536 */
     bool held;                                      /* nothing is read */
+    bool stored;                                    /* the reader's host has all that was written */
     bool forgets;                                   /* what has been read is not kept */
     uint64_t flip; /* a bit of that byte is flipped on its way, counted from 1; 0: of none */
     uint32_t writes, reads;

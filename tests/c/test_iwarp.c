@@ -7,6 +7,7 @@
 
 #include "check.h"
 #include "iwarp/engine.h"
+#include "segment.h"
 #include "stream.h"
 #include "wire/mpa.h"
 #include "wire/rdmap.h"
@@ -323,6 +324,30 @@ static void the_first_message_is_told_of_once(void) {
         CHECK(!asked || s.b_end.event.end == RNIC_STREAM_READY);
         stream_close(&s);
     }
+}
+
+static int told[4], times_told;
+
+static void note_end(void *arg, struct qp *qp, const struct rnic_stream_event *event) {
+    (void)arg;
+    if (qp == s.b.qp)
+        told[times_told++ % 4] = event->end;
+}
+
+/* The first message of the peer is a Terminate message. */
+static void nobody_is_told_of_a_beginning_behind_the_end(void) {
+    struct segment g;
+    const uint8_t control[4] = {0};
+    stream_open(&s);
+    times_told = 0;
+    s.b.node->nic.stream_told = note_end;
+    iwarp_of(s.b.qp)->agreed.tell_ready = true;
+    segment_untagged(&g, RDMAP_TERMINATE, true, 1, 0, control, 0);
+    g.n = DDP_UNTAGGED_BYTES + TERMINATE_BYTES;
+    segment_give(&s, &s.b, &g);
+    CHECK_EQ(times_told, 1);
+    CHECK_EQ(told[0], RNIC_STREAM_TERMINATED);
+    stream_close(&s);
 }
 
 /* As after 2^31 WRITEs and no READ: the counters of the ring are moved on. */
@@ -877,6 +902,7 @@ int main(void) {
     RUN(atomics_change_a_word);
     RUN(a_write_does_not_overtake_an_atomic);
     RUN(the_first_message_is_told_of_once);
+    RUN(nobody_is_told_of_a_beginning_behind_the_end);
     RUN(a_read_behind_half_a_lap_of_writes);
     RUN(what_cannot_be_posted);
     RUN(a_shared_receive_queue);

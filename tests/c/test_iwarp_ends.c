@@ -340,6 +340,34 @@ static void a_write_fails(void) {
 
 /* ---------------------------------------------------------------- by the program */
 
+/* One has much to send yet: what has been taken makes room, so that the socket is always full. */
+static void both_close_on_a_slow_path(void) {
+    stream_open(&s, .rtr = RNIC_STREAM_RTR_WRITE);
+    stream_run(&s);
+    s.ab.most_in_pipe = 4000;
+    s.ab.most_read = 1000;
+    s.ab.held = true;
+    post_write(&s.a, 2, 0, 0, 100000);
+    CHECK_EQ(stream_move(&s.a, RNIC_QPS_SQD, NULL), 0);
+    CHECK_EQ(stream_move(&s.b, RNIC_QPS_SQD, NULL), 0);
+    stream_run(&s);
+    for (int looks = 0; looks < 30 && s.a.qp->state == RNIC_QPS_SQD; looks++) {
+        for (int part = 0; part < 4; part++) {
+            s.ab.held = false;
+            (void)stream_step(&s);
+            s.ab.held = true;
+            (void)stream_step(&s);
+        }
+        if (s.a.qp->state == RNIC_QPS_SQD)
+            stream_later(&s);
+    }
+    s.ab.held = false;
+    stream_run(&s);
+    CHECK_EQ(s.a_end.event.end, RNIC_STREAM_CLOSED);
+    CHECK_EQ(s.b_end.event.end, RNIC_STREAM_CLOSED);
+    stream_close(&s);
+}
+
 /* What has been begun goes out as whole frames, then the end. */
 static void err_at_every_byte(void) {
     for (int crc = 0; crc < 2; crc++) {
@@ -558,6 +586,7 @@ int main(void) {
     RUN(between_two_frames_of_a_message);
     RUN(a_connection_is_reset);
     RUN(a_write_fails);
+    RUN(both_close_on_a_slow_path);
     RUN(err_at_every_byte);
     RUN(err_behind_short_messages);
     RUN(err_while_it_is_paced);

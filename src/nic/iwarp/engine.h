@@ -154,11 +154,18 @@ enum turn_kind { TURN_NOBODY, TURN_ELEMENT, TURN_ANSWER, TURN_QUIET };
 struct quiet_read {
     uint32_t asked;      /* those before it are asked for, or need not be; */
     uint32_t heard, all; /* of those before this one the completion is heard; and any waits for an answer */
+    uint64_t ask_at;     /* then any is asked for that nobody hears; 0: not yet */
     bool waits;          /* one is under way, */
     uint32_t msn;        /* with this number and key, */
-    uint32_t until;      /* and when it is answered, the peer has those before this one; */
-    uint64_t look_at;    /* then: have any bytes come or gone meanwhile? */
-    uint64_t moved;      /* so many had */
+    uint32_t until;      /* and when it is answered, the peer has those before this one */
+};
+
+/* Whether a peer that is to answer still lives.  Of the stream, when it was looked at last: */
+struct watch {
+    uint64_t look_at;     /* then again */
+    uint64_t asked;       /* the end of what waits for an answer; */
+    uint64_t taken, came; /* what the peer's host had taken, what had come; */
+    bool there;           /* the peer's host had taken all that waits */
 };
 
 struct sender {
@@ -173,6 +180,7 @@ struct sender {
     uint32_t waiting;    /* READs and atomics without an answer */
     uint32_t answer;     /* the oldest of them, or an element ahead of it */
     struct quiet_read quiet;
+    struct watch watch;
     uint32_t confirmed; /* the peer is known to have the elements before this one */
     bool rtr_due;       /* the message that makes a connection of equals ready goes first; */
     uint32_t rtrs;      /* it has gone so many times, */
@@ -208,7 +216,7 @@ struct iwarp {
     struct rnic_stream_event why; /* it has ended; as it is, because the program has left RTS */
     bool told;                    /* and whoever has made the connection knows it */
     uint64_t close_at;            /* if the peer has not closed by then, it is given up; 0: nothing waits for that */
-    uint32_t left;                /* bytes that the socket had then */
+    uint64_t moved;               /* bytes of the stream that had come and gone when that was said */
     uint64_t linger_at;           /* and this end does not close before then, as the peer may ask; 0: or does */
     struct reader in;
     struct writer out;
@@ -273,6 +281,9 @@ bool quiet_confirms(const struct qp *qp, const struct send_wqe *wqe); /* it is c
 bool quiet_may_go(const struct qp *qp);
 bool quiet_send(struct qp *qp, uint64_t now); /* false: there is no room */
 bool quiet_is_next(struct qp *qp);            /* of those that are to be answered */
+void quiet_gone(struct qp *qp, const struct send_wqe *wqe,
+                uint64_t now); /* an element has been put out, or a part of it */
+void quiet_timer(struct qp *qp, uint64_t now);
 uint64_t quiet_deadline(const struct qp *qp);
 bool quiet_is_in_vain(struct qp *qp, uint64_t now); /* the peer is silent */
 void quiet_answered(struct qp *qp);
@@ -294,6 +305,7 @@ static inline bool out_is_clear(const struct writer *out) { return out->start ==
 bool out_drain(struct qp *qp); /* writes what there is; false: not all of it */
 void out_own(struct qp *qp);   /* what it refers to is copied: the memory is its owner's again */
 void out_finish(struct qp *qp);
+uint64_t out_taken(const struct qp *qp); /* bytes of the stream that the peer's host has, as far as the link knows */
 
 /* marker.c.  position: of the stream, modulo MPA_MARKER_EVERY.  begun: bytes of it since the FPDU's start.
  * due: puts a marker, if it is its place.  spread: copies n bytes, with markers where they belong. Both: bytes of the result */

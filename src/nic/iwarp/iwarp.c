@@ -110,7 +110,7 @@ void iwarp_hears(struct qp *qp) {
     struct iwarp *iw = iwarp_of(qp);
     const struct rnic_stream_event ready = {.end = RNIC_STREAM_READY};
     iw->in.heard = true;
-    if (iw->agreed.tell_ready)
+    if (iw->agreed.tell_ready && !iw->told)
         tell(qp, &ready);
 }
 
@@ -153,25 +153,25 @@ static void close_in_order(struct qp *qp, enum rnic_stream_end end) {
     iwarp_end(qp, &why, -1);
 }
 
-static uint32_t queued(const struct qp *qp) {
-    const struct link_ops *ops = qp->way.link->ops;
-    return ops->queued ? ops->queued(qp->way.link, &qp->way) : 0;
+/* Bytes of both streams; in ERR what comes is forgotten, and keeps nothing open. */
+static uint64_t moved(const struct qp *qp) {
+    return out_taken(qp) + (qp->state == RNIC_QPS_ERR ? 0 : iwarp_of(qp)->in.bytes);
 }
 
 static void close_by(struct qp *qp, uint64_t now) {
     iwarp_of(qp)->close_at = now + CLOSE_NS;
-    iwarp_of(qp)->left = queued(qp);
+    iwarp_of(qp)->moved = moved(qp);
 }
 
-/* The peer has had its time; or it goes on to take what the socket has. */
+/* The peer has had its time; or its host goes on to take what there is, or to give. */
 static bool is_too_late(struct qp *qp, uint64_t now) {
     struct iwarp *iw = iwarp_of(qp);
     if (!iw->close_at || now < iw->close_at)
         return false;
-    uint32_t before = iw->left;
+    uint64_t before = iw->moved;
     if (iw->connected)
         close_by(qp, now);
-    return !iw->connected || iw->left >= before;
+    return !iw->connected || iw->moved == before;
 }
 
 static bool awaits_answers(const struct iwarp *iw) { return iw->snd.waiting || iw->snd.quiet.waits; }
@@ -240,6 +240,8 @@ static void wind_up(struct qp *qp, uint64_t now) {
         close_by(qp, now);
 }
 
+static bool is_paced(const struct qp *qp) { return engine_pace_deadline(qp) != NEVER; }
+
 /* As much as a turn is; false: it does not go on. */
 static bool work(struct qp *qp, uint64_t now) {
     enum result result = NO_ROOM;
@@ -252,7 +254,7 @@ static bool work(struct qp *qp, uint64_t now) {
     }
     if (send_drained(qp) && !send_owes(qp) && !lingers(qp, now))
         finish(qp, now);
-    else if (result == IDLE && iwarp_of(qp)->peer_closed && awaits_answers(iwarp_of(qp)))
+    else if (result == IDLE && !is_paced(qp) && iwarp_of(qp)->peer_closed && awaits_answers(iwarp_of(qp)))
         close_in_order(qp, RNIC_STREAM_FIN); /* all has gone, and the answers will not come */
     return result == NO_ROOM;
 }
@@ -298,6 +300,7 @@ static void timer(struct qp *qp, uint64_t now) {
     struct iwarp *iw = iwarp_of(qp);
     engine_pace_timer(qp, now);
     send_timer(qp, now);
+    quiet_timer(qp, now);
     stop_lingering(iw, now);
     if (!is_too_late(qp, now) && !quiet_is_in_vain(qp, now))
         return;
@@ -311,7 +314,7 @@ static void timer(struct qp *qp, uint64_t now) {
 static void stats(struct qp *qp, struct rnic_qp_stats *out) {
     const struct iwarp *iw = iwarp_of(qp);
     out->msn = iw->in.msn[QUEUE_SEND];
-    out->in_flight = iw->out.end - iw->out.start + iw->out.referred + (iw->connected ? queued(qp) : 0);
+    out->in_flight = iw->out.end - iw->out.start + iw->out.referred + (uint32_t)(iw->out.written - out_taken(qp));
 }
 
 const struct engine_ops iwarp_ops = {

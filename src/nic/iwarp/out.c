@@ -289,3 +289,9 @@ void out_finish(struct qp *qp) {
         qp->way.link->ops->finish(qp->way.link, &qp->way);
     out->finished = true;
 }
+
+uint64_t out_taken(const struct qp *qp) {
+    const struct iwarp *iw = iwarp_of(qp);
+    const struct link_ops *ops = iw->connected ? qp->way.link->ops : NULL;
+    return iw->out.written - (ops && ops->queued ? ops->queued(qp->way.link, &qp->way) : 0);
+}

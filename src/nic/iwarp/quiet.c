@@ -8,8 +8,9 @@
 
 #include <string.h>
 
-/* A peer that answers nothing, while nothing else comes or goes either, is stopped or gone: within two such times it is given up.
- * TCP does not notice it, since the kernel of a stopped process takes what it has room for. */
+/* A peer that sends nothing for such a time is stopped or gone, if its host has all that waits for an answer, or takes nothing
+ * either.  TCP does not notice it, since the kernel of a stopped process takes what it has room for.  A slow path is no such
+ * peer: on it bytes are taken all the time. */
 #define SILENT_NS 5000000000ull
 
 static bool comes_before(uint32_t element, uint32_t other) { return (int32_t)(other - element) > 0; }
@@ -23,14 +24,17 @@ bool quiet_confirms(const struct qp *qp, const struct send_wqe *wqe) {
 
 void quiet_follow(struct qp *qp, const struct send_wqe *wqe) {
     struct sender *snd = &iwarp_of(qp)->snd;
+    struct quiet_read *quiet = &snd->quiet;
     uint32_t behind = snd->next + 1;
-    if (send_waits(wqe)) /* all three, so that none is ever half a lap behind */
-        snd->quiet.asked = snd->quiet.heard = snd->quiet.all = behind;
-    if (!quiet_confirms(qp, wqe))
-        return;
-    snd->quiet.all = behind;
-    if (qp->sq_sig_all || wqe->flags & RNIC_SEND_SIGNALED)
-        snd->quiet.heard = behind;
+    if (send_waits(wqe) || (wqe_is_local(wqe) && quiet->asked == quiet->all)) {
+        if (!send_waits(wqe) && snd->confirmed == quiet->asked)
+            snd->confirmed = behind;
+        quiet->asked = quiet->heard = quiet->all = behind; /* so that none is ever half a lap behind */
+    } else if (quiet_is_on(qp)) {
+        quiet->all = behind;
+        if (qp->sq_sig_all || wqe->flags & RNIC_SEND_SIGNALED)
+            quiet->heard = behind;
+    }
 }
 
 /* For those whose completions somebody hears; before the end of the stream, and ahead of one that has failed, for all. */
@@ -42,7 +46,14 @@ bool quiet_may_go(const struct qp *qp) {
            snd->waiting < qp->attr.max_rd_atomic;
 }
 
-static uint64_t moved(const struct iwarp *iw) { return iw->out.written + iw->in.bytes; }
+/* A request that waits for an answer has been put out.  What the peer's host has taken is not looked for yet: most requests are
+ * answered at once, and it costs a system call. */
+static void ask(struct qp *qp, uint64_t now) {
+    struct iwarp *iw = iwarp_of(qp);
+    if (iw->snd.waiting + iw->snd.quiet.waits == 1) /* the only one */
+        iw->snd.watch = (struct watch){
+            .look_at = now + SILENT_NS, .asked = iw->out.begun, .taken = UINT64_MAX, .came = iw->in.bytes};
+}
 
 bool quiet_send(struct qp *qp, uint64_t now) {
     struct sender *snd = &iwarp_of(qp)->snd;
@@ -51,33 +62,58 @@ bool quiet_send(struct qp *qp, uint64_t now) {
         return false;
     uint8_t *read = f.ddp + DDP_UNTAGGED_BYTES;
     snd->quiet.waits = true;
-    snd->quiet.look_at = now + SILENT_NS;
-    snd->quiet.moved = moved(iwarp_of(qp));
     snd->quiet.msn = snd->msn[1]++;
     snd->quiet.until = snd->quiet.asked = snd->next;
+    snd->quiet.ask_at = 0;
     ddp_put_untagged(f.ddp, RDMAP_READ_REQUEST, true, snd->quiet.msn, 0);
     memset(read, 0, READ_REQUEST_BYTES);
     read_set_sink_stag(read, snd->quiet.msn);
     read_set_stag(read, RTR_TAG);
     fpdu_headers(qp, &f);
     fpdu_close(qp, &f);
+    ask(qp, now);
     return true;
+}
+
+/* ---------------------------------------------------------------- is anybody there? */
+
+/* Of messages that nobody hears the peer may die unnoticed, too. */
+void quiet_gone(struct qp *qp, const struct send_wqe *wqe, uint64_t now) {
+    struct quiet_read *quiet = &iwarp_of(qp)->snd.quiet;
+    if (send_waits(wqe))
+        ask(qp, now);
+    else if (quiet->asked != quiet->all && !quiet->ask_at)
+        quiet->ask_at = now + SILENT_NS;
+}
+
+void quiet_timer(struct qp *qp, uint64_t now) {
+    struct quiet_read *quiet = &iwarp_of(qp)->snd.quiet;
+    if (!quiet->ask_at || now < quiet->ask_at)
+        return;
+    quiet->ask_at = 0;
+    quiet->heard = quiet->all;
 }
 
 uint64_t quiet_deadline(const struct qp *qp) {
     const struct iwarp *iw = iwarp_of(qp);
-    return iw->confirm && iw->snd.quiet.waits && qp->state != RNIC_QPS_ERR ? iw->snd.quiet.look_at : NEVER;
+    const struct quiet_read *quiet = &iw->snd.quiet;
+    if (!iw->confirm || qp->state == RNIC_QPS_ERR)
+        return NEVER;
+    if (quiet->waits || iw->snd.waiting)
+        return iw->snd.watch.look_at;
+    return quiet->ask_at ? quiet->ask_at : NEVER;
 }
 
 bool quiet_is_in_vain(struct qp *qp, uint64_t now) {
     struct iwarp *iw = iwarp_of(qp);
-    struct quiet_read *quiet = &iw->snd.quiet;
-    if (now < quiet_deadline(qp))
+    bool asks = iw->snd.waiting || iw->snd.quiet.waits;
+    if (!asks || now < quiet_deadline(qp))
         return false;
-    bool vain = quiet->moved == moved(iw);
-    quiet->moved = moved(iw);
-    quiet->look_at = now + SILENT_NS;
-    return vain;
+    const struct watch last = iw->snd.watch;
+    bool silent = iw->in.bytes == last.came;
+    uint64_t asked = silent ? last.asked : iw->out.begun, taken = out_taken(qp);
+    iw->snd.watch = (struct watch){now + SILENT_NS, asked, taken, iw->in.bytes, taken >= asked};
+    return silent && (last.there || taken == last.taken);
 }
 
 bool quiet_is_next(struct qp *qp) {

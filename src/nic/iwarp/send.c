@@ -332,6 +332,7 @@ static enum result next_of_element(struct qp *qp, uint64_t now) {
     enum result result = next_segment(qp, wqe);
     if (result != SENT)
         return result;
+    quiet_gone(qp, wqe, now);
     COUNT(qp, requests_sent);
     qp_charge(qp, before, now);
     return SENT;
