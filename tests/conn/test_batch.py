@@ -288,11 +288,9 @@ def test_an_exception_inside_leaves_the_block_at_once() -> None:
         assert not a._core._posted_ops
 
 
+@pytest.mark.usefixtures("unheard_finalisers")
 @pytest.mark.parametrize("is_long", [False, True])
-def test_a_batch_that_is_interrupted_carries_out_each_operation_at_most_once(
-    is_long: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # of what finalisers say
+def test_a_batch_that_is_interrupted_carries_out_each_operation_at_most_once(is_long: bool) -> None:
     with pair(Config(spin=0)) as (a, b):
         memory = bytearray(SIZE)
         remote = shared(a, b, memory)
@@ -316,7 +314,6 @@ def test_a_batch_that_is_interrupted_carries_out_each_operation_at_most_once(
                 assert not a._core._posted_ops, raiser.at
         assert raised > 10
         assert not a._core.courier.busy
-    gc.collect()  # here, and not in a test that hears what finalisers say
 
 
 def adds_and_a_read(conn: rnic.Connection, remote: Region, local: Any) -> None:

@@ -24,6 +24,8 @@ from conn.test_ends import pair
 from rnic.endpoint import Config, EndpointError
 from rnic.rdmacm.registry import registry
 
+pytestmark = pytest.mark.usefixtures("unheard_finalisers")
+
 ROOMS = tuple(str(Path(rnic.__file__).parent / room) for room in ("conn", "aio", "endpoint", "rdmacm"))
 SOAK = bool(os.environ.get("RNIC_SOAK"))
 TINY = Config(receive_size=256, send_size=256, receives=4, max_backlog=1024)
@@ -34,12 +36,6 @@ FAR = 300
 
 class InterruptError(Exception):
     """What the handler raises."""
-
-
-@pytest.fixture(autouse=True)
-def quiet_below_a_finaliser(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is raised there is lost: so is Python."""
-    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
 
 
 class Raiser:

@@ -521,11 +521,9 @@ def test_small_buffers_are_not_kept() -> None:
 # ---------------------------------------------------------------- exceptions from outside
 
 
+@pytest.mark.usefixtures("unheard_finalisers")
 @pytest.mark.parametrize("is_long", [False, True])
-def test_memory_is_given_back_wherever_an_exception_comes(
-    is_long: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # of what finalisers say
+def test_memory_is_given_back_wherever_an_exception_comes(is_long: bool) -> None:
     with pair(Config(spin=0)) as (a, b):
         memory = bytearray(pattern(LONG))
         remote = shared(a, b, memory)
@@ -549,11 +547,10 @@ def test_memory_is_given_back_wherever_an_exception_comes(
             assert len(a._core.pool._cached) <= MAX_CACHED, raiser.at
             assert not a._core._posted_ops, raiser.at
         assert raised > 50
-    gc.collect()  # here, and not in a test that hears what finalisers say
 
 
-def test_an_exception_leaves_no_registration_too_many_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # of what finalisers say
+@pytest.mark.usefixtures("unheard_finalisers")
+def test_an_exception_leaves_no_registration_too_many_in_the_cache() -> None:
     with pair(Config(spin=0)) as (a, b):
         remote = shared(a, b, bytearray(pattern(LONG)))
         buffers = [bytearray(LONG) for _ in range(MAX_CACHED + 1)]
@@ -567,7 +564,6 @@ def test_an_exception_leaves_no_registration_too_many_in_the_cache(monkeypatch: 
             assert not any(mr.closed for mr in cached.values()), raiser.at
             if raiser.left > 0:
                 break
-    gc.collect()  # here, and not in a test that hears what finalisers say
 
 
 def use(conn: rnic.Connection, remote: Region, buffer: bytearray, local: Any) -> None:

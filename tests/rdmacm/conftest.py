@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from rdmacm.ends import all_quiet, cm_threads
+from rdmacm.mortal import Wire, cable
 from rnic.rdmacm.registry import registry
 
 
@@ -23,3 +24,10 @@ def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     all_quiet()
     records = (one for when in ("setup", "call") for one in caplog.get_records(when))
     assert not [one.getMessage() for one in records if "met a mistake" in one.getMessage()]
+
+
+@pytest.fixture(scope="module")
+def wire() -> Iterator[Wire]:
+    """A cable to a peer on another host."""
+    with cable() as found:
+        yield found

@@ -4,23 +4,28 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from rdmacm.ends import FAST, WAIT, expect, resolve
+from rnic import QPState
 from rnic.capture.mpa import MpaPair, MpaReader, Unit
-from rnic.rdmacm import CmId, ConnParam, Event, EventChannel, EventType, Timing, create_id
+from rnic.rdmacm import CmId, ConnParam, Event, EventChannel, EventType, IdState, Timing, create_id
 from rnic.rdmacm.agent import Agent
 from rnic.rdmacm.iwcm.manager import IwService
-from rnic.wire import Fpdu, MpaControl, MpaFrame, RdmapOpcode, Segment, Untagged
+from rnic.rdmacm.iwcm.sockets import abort
+from rnic.wire import Fpdu, MpaControl, MpaFrame, RdmapOpcode, Segment, Tagged, Untagged
 
 HERE = "127.0.0.1"
 DEVICE = "iwarp_lo"
 EQUALS = MpaControl(ird=4, ord=4, peer_to_peer=True, rtr_send=True, rtr_write=True, rtr_read=True)
 REQUEST = MpaFrame(control=EQUALS, private_data=b"from a stranger")
 REPLY = MpaFrame(is_reply=True, control=MpaControl(ird=4, ord=4, peer_to_peer=True, rtr_write=True))
+
+RTR = Segment(Tagged(opcode=RdmapOpcode.WRITE, last=True), None, b"")
+FIRST = MpaFrame(control=None, private_data=b"an old one", revision=1)
 
 
 def service_of(one: CmId) -> IwService:
@@ -81,6 +86,20 @@ def joined(asks: ConnParam | None = None, agrees: ConnParam | None = None) -> It
             expect(client.channel, EventType.ESTABLISHED),
             expect(server.channel, EventType.ESTABLISHED),
         )
+
+
+def param_of(event: Any) -> ConnParam:
+    assert isinstance(event.param, ConnParam)
+    return event.param
+
+
+def parted(*ends: CmId) -> None:
+    for end in ends:
+        expect(end.channel, EventType.DISCONNECTED)
+        assert end.state is IdState.DISCONNECT
+        assert end.qp is not None
+        assert end.qp.state is QPState.ERR
+        assert not end.channel.has_events  # and no TIMEWAIT_EXIT follows, as over siw
 
 
 class Stranger:
@@ -162,3 +181,54 @@ def taken(listener: socket.socket) -> Iterator[Stranger]:
 
 def send(payload: bytes, msn: int = 1) -> Segment:
     return Segment(Untagged(opcode=RdmapOpcode.SEND, msn=msn, last=True), None, payload)
+
+
+def leave(stranger: Stranger, how: str) -> None:
+    if how == "reset":
+        abort(stranger.sock)
+    else:
+        stranger.sock.close()
+
+
+@contextmanager
+def met(
+    first: MpaFrame = REQUEST, agrees: ConnParam | None = None, timing: Timing = FAST
+) -> Iterator[tuple[Stranger, CmId, Event]]:
+    """A stranger who has asked and was accepted."""
+    with EventChannel() as channel, listening(channel, timing=timing) as listener:
+        with calling(listener.get_src_port()) as stranger:
+            stranger.say(first)
+            request = expect(channel, EventType.CONNECT_REQUEST)
+            with request.id as server:
+                server.create_qp()
+                server.accept(agrees)
+                yield stranger, server, request
+
+
+@contextmanager
+def answered(*frames: MpaFrame | bytes) -> Iterator[tuple[CmId, Stranger, MpaFrame]]:
+    """An id that calls a stranger, who has answered; and what it has asked."""
+    with called() as (sock, port), resolved((HERE, port)) as (_, _, one):
+        one.connect(ConnParam(b"hello", responder_resources=4, initiator_depth=4))
+        with taken(sock) as stranger:
+            asked = stranger.hear_frame()
+            stranger.say(*frames)
+            yield one, stranger, asked
+
+
+def received(one: CmId, say: Callable[[], None]) -> bytes:
+    """What comes into a receive of an id when somebody says something."""
+    data = bytearray(16)
+    with one.reg_msgs(data) as mr:
+        one.post_recv(mr)
+        say()
+        done = one.get_recv_comp(WAIT)
+        assert done.ok
+        return bytes(data[: done.byte_len])
+
+
+def sent(one: CmId, data: bytes, stranger: Stranger) -> None:
+    with one.reg_msgs(bytearray(data)) as mr:
+        one.post_send(mr)
+        assert stranger.hear_segment().payload == data
+        assert one.get_send_comp(WAIT).ok

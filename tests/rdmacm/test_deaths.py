@@ -12,8 +12,20 @@ from errno import EAGAIN, ECONNREFUSED, ECONNRESET, EMFILE, ENOMEM, ETIMEDOUT
 
 import pytest
 
-from rdmacm.ends import FAST, HASTY, QUICK, Other, all_quiet, descriptors, ib_of, other, serve
-from rdmacm.mortal import End, Mortal, Wire, cable, end, mortal
+from rdmacm.ends import FAST, HASTY, QUICK, Other, ib_of, other, serve
+from rdmacm.mortal import End, Mortal, Wire, end, mortal
+from rdmacm.ways import (
+    called,
+    check_a_stopped_process,
+    check_what_is_kept_of_the_dead,
+    far_joined,
+    joined_by,
+    joined_to,
+    needs_root,
+    prepare,
+    seen,
+    with_a_forked_child,
+)
 from rnic import VerbsError, WROpcode
 from rnic.rdmacm import EventType, PortSpace, Timing, create_id
 from rnic.rdmacm.ibcm.connection import IbConnection
@@ -30,7 +42,6 @@ PATIENT = Timing()  # the kernel's: nothing is said again within 4.8 s
 
 NOBODY = 65534
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 E_ = EventType
 
 
@@ -113,28 +124,14 @@ def only_soak() -> None:
 # ------------------------------------------------------------------ ways into each state
 
 
-def calling(me: End, peer: Mortal) -> None:
-    me.ask(peer.do("listen"))
-    peer.do("take")
-
-
-def called(me: End, peer: Mortal, bare: bool = False) -> None:
-    peer.do("ask", me.listen(), "127.0.0.1", PortSpace.TCP, bare)
-    me.take()
-
-
 def calling_the_stopped(me: End, peer: Mortal) -> None:
     port = peer.do("listen")
     peer.stop()
     me.ask(port)
 
 
-def seen(me: End, peer: Mortal) -> None:
-    calling(me, peer)
-
-
 def told_to_wait(me: End, peer: Mortal) -> None:
-    calling(me, peer)
+    seen(me, peer)
     me.reach("MRA_REQ_RCVD")
 
 
@@ -148,25 +145,6 @@ def answered(me: End, peer: Mortal) -> None:
 def thinking(me: End, peer: Mortal) -> None:
     answered(me, peer)
     me.mra()
-
-
-def joined_to(me: End, peer: Mortal) -> None:
-    calling(me, peer)
-    peer.do("accept")
-    me.expect(E_.ESTABLISHED)
-    peer.do("expect", E_.ESTABLISHED)
-
-
-def joined_by(me: End, peer: Mortal) -> None:
-    called(me, peer)
-    me.accept()
-    peer.do("expect", E_.ESTABLISHED)
-    me.expect(E_.ESTABLISHED)
-
-
-def with_a_forked_child(me: End, peer: Mortal) -> None:
-    joined_to(me, peer)
-    peer.do("fork")
 
 
 def accepting(me: End, peer: Mortal) -> None:
@@ -299,18 +277,6 @@ def test_who_asked_for_a_datagram_service_is_killed_before_the_answer(healthy: t
 # ------------------------------------------------------------------ transfers
 
 
-def prepare(me: End, peer: Mortal, opcode: WROpcode | None, first: bool) -> Callable[[], None]:
-    """Memory at both ends; what begins the transfer, of the survivor or of the other one."""
-    here, there = me.register(), peer.do("register")
-    if opcode is None:
-        return lambda: None
-    if opcode is WROpcode.SEND:
-        peer.do("receives") if first else me.receives()
-    if first:
-        return lambda: me.begin(opcode, there)
-    return lambda: peer.do("begin", opcode, here)
-
-
 def name_of(opcode: WROpcode | None) -> str:
     return "idle" if opcode is None else opcode.name
 
@@ -345,14 +311,7 @@ def test_the_peer_is_killed_during_a_transfer(
 
 
 def test_a_stopped_process_is_not_dead() -> None:
-    with mortal(PATIENT) as peer, end(PATIENT) as me:
-        joined_to(me, peer)
-        peer.stop()
-        with pytest.raises(TimeoutError):
-            me.channel.get_cm_event(0.5)
-        peer.go_on()
-        prepare(me, peer, WROpcode.RDMA_WRITE, True)()
-        assert all(me.rest())
+    check_a_stopped_process(PATIENT)
 
 
 @needs_root
@@ -387,34 +346,10 @@ def test_one_watch_serves_all_connections_to_a_process() -> None:
 
 
 def test_watches_are_given_back() -> None:
-    before = 0
-    for round_ in range(4):
-        with mortal() as peer, end() as me:
-            joined_to(me, peer)
-            peer.kill()
-            me.expect(E_.DISCONNECTED)
-        all_quiet()
-        if round_ == 0:
-            before = descriptors()
-    assert descriptors() <= before
+    check_what_is_kept_of_the_dead()
 
 
 # ------------------------------------------------------------------ across a wire
-
-
-@pytest.fixture(scope="module")
-def wire() -> Iterator[Wire]:
-    with cable() as found:
-        yield found
-
-
-def far_joined(me: End, peer: Mortal, wire: Wire, bare: bool = False) -> None:
-    me.ask(peer.do("listen", wire.there), wire.there, bare=bare)
-    peer.do("take")
-    peer.do("accept")
-    me.expect(E_.CONNECT_RESPONSE if bare else E_.ESTABLISHED)
-    if not bare:
-        peer.do("expect", E_.ESTABLISHED)
 
 
 def far_request(me: End, peer: Mortal, wire: Wire) -> None:

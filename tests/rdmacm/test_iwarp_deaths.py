@@ -3,51 +3,32 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from errno import ECONNREFUSED, ECONNRESET, ETIMEDOUT
 
 import pytest
 
-from rdmacm.ends import HASTY, all_quiet, descriptors
+from rdmacm.ends import HASTY
 from rdmacm.iwarp_peer import DEVICE
-from rdmacm.mortal import End, Mortal, Wire, cable, end, mortal, run
+from rdmacm.mortal import End, Mortal, Wire, end, mortal, run
+from rdmacm.ways import (
+    called,
+    check_a_stopped_process,
+    check_what_is_kept_of_the_dead,
+    far_joined,
+    joined_by,
+    joined_to,
+    needs_root,
+    prepare,
+    seen,
+    with_a_forked_child,
+)
 from rnic import WROpcode
 from rnic.rdmacm import EventType, Option
 from waiting import until
 
 E_ = EventType
 HERE, THERE = "iwarp_rcd0", "iwarp_rcd1"
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-
-
-def seen(me: End, peer: Mortal) -> None:
-    me.ask(peer.do("listen"))
-    peer.do("take")
-
-
-def called(me: End, peer: Mortal) -> None:
-    peer.do("ask", me.listen())
-    me.take()
-
-
-def joined_to(me: End, peer: Mortal) -> None:
-    seen(me, peer)
-    peer.do("accept")
-    me.expect(E_.ESTABLISHED)
-    peer.do("expect", E_.ESTABLISHED)
-
-
-def joined_by(me: End, peer: Mortal) -> None:
-    called(me, peer)
-    me.accept()
-    me.expect(E_.ESTABLISHED)
-    peer.do("expect", E_.ESTABLISHED)
-
-
-def with_a_forked_child(me: End, peer: Mortal) -> None:
-    joined_to(me, peer)
-    peer.do("fork")
 
 
 def leaving(me: End, peer: Mortal) -> None:
@@ -87,11 +68,7 @@ def test_the_peer_is_killed_during_a_transfer(opcode: WROpcode) -> None:
         """Whether it was during the transfer: who kills may come late on a busy machine."""
         with mortal(device=DEVICE) as peer, end(device=DEVICE) as me:
             joined_to(me, peer)
-            me.register()
-            there = peer.do("register")
-            if opcode is WROpcode.SEND:
-                peer.do("receives")
-            me.begin(opcode, there)
+            prepare(me, peer, opcode, True)()
             peer.kill()
             assert me.expect(E_.DISCONNECTED) in (0, -ECONNRESET)
             return not all(me.rest())
@@ -100,46 +77,14 @@ def test_the_peer_is_killed_during_a_transfer(opcode: WROpcode) -> None:
 
 
 def test_a_stopped_process_is_not_dead() -> None:
-    with mortal(device=DEVICE) as peer, end(device=DEVICE) as me:
-        joined_to(me, peer)
-        me.register()
-        there = peer.do("register")
-        peer.stop()
-        with pytest.raises(TimeoutError):
-            me.channel.get_cm_event(0.5)
-        peer.go_on()
-        me.begin(WROpcode.RDMA_WRITE, there)
-        assert all(me.rest())
+    check_a_stopped_process(device=DEVICE)
 
 
 def test_nothing_is_kept_of_the_dead() -> None:
-    before = 0
-    for round_ in range(4):
-        with mortal(device=DEVICE) as peer, end(device=DEVICE) as me:
-            joined_to(me, peer)
-            peer.kill()
-            me.expect(E_.DISCONNECTED)
-        all_quiet()
-        if round_ == 0:
-            before = descriptors()
-    assert descriptors() <= before
+    check_what_is_kept_of_the_dead(DEVICE)
 
 
 # ------------------------------------------------------------------ across a wire
-
-
-@pytest.fixture(scope="module")
-def wire() -> Iterator[Wire]:
-    with cable() as found:
-        yield found
-
-
-def far_joined(me: End, peer: Mortal, wire: Wire) -> None:
-    me.ask(peer.do("listen", wire.there), wire.there)
-    peer.do("take")
-    peer.do("accept")
-    me.expect(E_.ESTABLISHED)
-    peer.do("expect", E_.ESTABLISHED)
 
 
 @needs_root
