@@ -32,6 +32,7 @@ from differential.program import (
     Round,
     Step,
     Work,
+    takes_receive,
 )
 
 Ranges = tuple[tuple[int, int], ...]
@@ -193,13 +194,16 @@ class StreamModel(Model):
         theirs, end = self.ends[peer], "b" if peer == "a" else "a"
         sent = self._sent(works, bad, {bad: IWARP.faults["RC", works[bad].fault].status})
         for work in [*behind, None]:
-            received = self._with_flushed(peer)
+            received = [self._with_flushed(peer)]
             before, loose = self._memories(), _ranges(())
+            if work and takes_receive(work) and theirs.shared:  # it has begun, and so has taken its receive
+                received.append((*theirs.received, Completion(theirs.receives[0][0], FLUSHED)))
             if work:
                 loose = _ranges(theirs.receives[0][1] if work.opcode in SENDS else _there(work))
                 self._deliver(end, peer, work)
             moments = {peer: (before[peer], bytes(theirs.memory))}
-            yield Ending(sent, received, before, {peer: loose}, moments)
+            for completions in received:
+                yield Ending(sent, completions, before, {peer: loose}, moments)
 
     def _told_at_once(
         self, end: str, peer: str, works: tuple[Work, ...], bad: int, moments: list[dict[str, bytes]]
