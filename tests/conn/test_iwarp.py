@@ -19,7 +19,8 @@ from conn.test_loss import REGION, exchange
 from rdmacm.ends import all_quiet
 from rdmacm.mortal import mortal
 from rnic import Faults
-from rnic.endpoint import AbortedError, EndpointError
+from rnic.endpoint import AbortedError, EndpointError, LostError
+from rnic.rdmacm import Event, EventChannel
 from rnic.records import replace
 
 COUNT = 5
@@ -81,6 +82,52 @@ def test_both_may_close_at_once(messages: int) -> None:
             for closing in [pool.submit(say_and_close, end, messages) for end in ends]:
                 closing.result(WAIT)
             assert [end._core.error for end in ends] == [None, None]
+
+
+@contextlib.contextmanager
+def faulty(conn: rnic.Connection, faults: Faults) -> Iterator[None]:
+    """All connections of its device have the faults."""
+    context = conn._core.cm_id.verbs
+    assert context is not None
+    context.set_faults(faults)
+    try:
+        yield
+    finally:
+        context.set_faults(None)
+
+
+def test_who_closes_waits_until_the_peer_has_asked() -> None:
+    """Each write takes its time, so the last word goes while a question is under way, and its own is late."""
+    for _ in range(5):
+        with pair() as (a, b), ThreadPoolExecutor(1) as pool:
+            closing = pool.submit(b.close, WAIT)
+            with pytest.raises(EOFError):
+                a.recv(WAIT)
+            with faulty(a, Faults(delay=1.0, delay_s=0.02)):
+                a.send(b"one", WAIT)
+                a.send(b"two", WAIT)
+                a.close(WAIT)
+                closing.result(WAIT)
+            assert [end._core.error for end in (a, b)] == [None, None]
+
+
+def test_the_reason_may_come_behind_the_completions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queue pair has failed, and the connection manager says why later: that is waited for."""
+    peek = EventChannel.peek
+    with pair() as (a, b):
+        core = a._core
+
+        def late(channel: EventChannel) -> Event | None:
+            return None if channel is core.channel and core._reason_by is None else peek(channel)
+
+        monkeypatch.setattr(EventChannel, "peek", late)
+        try:
+            with faulty(a, Faults(reset=1.0)), pytest.raises(LostError, match="the TCP connection was reset"):
+                a.send(b"lost", WAIT)
+                a.recv(WAIT)
+        finally:
+            a.abort()
+            b.abort()
 
 
 def test_a_connection_that_is_dropped_says_why() -> None:

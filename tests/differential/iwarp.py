@@ -7,7 +7,8 @@ All that differs from RoCE is here (docs/rooms/iwarp.md, RFC 5040, RFC 5041):
 - the connection is common to both ends.  An error, or an end that leaves, ends it for both;
 - a SEND or WRITE is complete when TCP has it, or, if messages are confirmed, when the peer has it.  So one
   that comes to nothing may be complete.  One that the peer has may wait for a READ until it is flushed;
-- the peer answers READs and atomics in their turn, and goes on with what comes behind them.
+- the peer answers READs and atomics in their turn, and goes on with what comes behind them;
+- SQD closes the connection in order: then all that was posted comes to its end.
 
 So a round with a wrong request may end in several ways, and the model says which.
 """
@@ -32,6 +33,7 @@ from differential.program import (
     Round,
     Step,
     Work,
+    takes_receive,
 )
 
 Ranges = tuple[tuple[int, int], ...]
@@ -55,7 +57,10 @@ def streamed(program: Program) -> Program:
 def _streamed(step: Step) -> Step:
     if isinstance(step, Round):
         return replace(step, a=_plain(step.a), b=_plain(step.b))
-    return replace(step, work=_plain(step.work)) if isinstance(step, Cut) else step
+    if isinstance(step, Cut):
+        in_order = step.end == step.asks and random.Random(repr(step)).random() < 0.5
+        return replace(step, work=_plain(step.work), how="SQD" if in_order else step.how)
+    return step
 
 
 def _plain(works: Sequence[Work]) -> tuple[Work, ...]:
@@ -121,6 +126,15 @@ class StreamModel(Model):
         if isinstance(step, Refused) and step.what == "sends":
             outcomes += self._refused_ahead(step.end, outcomes[0])
         return outcomes
+
+    def closed(self, step: Cut) -> Outcome:
+        """What comes of work behind which the connection is closed in order."""
+        outcome = self.snapshots(step)[-1]
+        for model in self.ends.values():
+            model.fail("ERR")
+        return replace(
+            outcome, states=dict.fromkeys(ENDS, "ERR"), events={end: self._told(end) for end in ENDS}
+        )
 
     def _refused_ahead(self, end: str, outcome: Outcome) -> list[Outcome]:
         """The SENDs that fill a queue find no receive: that may end the connection ahead of the program."""
@@ -193,13 +207,16 @@ class StreamModel(Model):
         theirs, end = self.ends[peer], "b" if peer == "a" else "a"
         sent = self._sent(works, bad, {bad: IWARP.faults["RC", works[bad].fault].status})
         for work in [*behind, None]:
-            received = self._with_flushed(peer)
+            received = [self._with_flushed(peer)]
             before, loose = self._memories(), _ranges(())
+            if work and takes_receive(work) and theirs.shared:  # it has begun, and so has taken its receive
+                received.append((*theirs.received, Completion(theirs.receives[0][0], FLUSHED)))
             if work:
                 loose = _ranges(theirs.receives[0][1] if work.opcode in SENDS else _there(work))
                 self._deliver(end, peer, work)
             moments = {peer: (before[peer], bytes(theirs.memory))}
-            yield Ending(sent, received, before, {peer: loose}, moments)
+            for completions in received:
+                yield Ending(sent, completions, before, {peer: loose}, moments)
 
     def _told_at_once(
         self, end: str, peer: str, works: tuple[Work, ...], bad: int, moments: list[dict[str, bytes]]

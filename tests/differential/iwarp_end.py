@@ -14,7 +14,7 @@ from typing import Any
 from differential.end import Address, RnicEnd
 from differential.iwarp import Open, Ranges, StreamModel, start_up, streamed
 from differential.model import Outcome
-from differential.program import ENDS, Connect, Program, Step
+from differential.program import ENDS, Connect, Cut, Program, Step
 from differential.runner import PAIRS, PATIENCE, Runner, mixed
 from rnic import AccessFlags, Context, QPState, Transport
 from rnic.verbs.connect import Address as Meets
@@ -74,6 +74,20 @@ class StreamRunner(Runner):
     def _held(self, step: Step) -> Iterator[str]:
         outcomes = self.model.after(step)
         self._do(step)
+        yield from self._ends_as(outcomes)
+
+    def _cut(self, step: Cut) -> Iterator[str]:
+        if step.how != "SQD":
+            yield from super()._cut(step)
+            return
+        outcome = self.model.closed(step)
+        self.refused = ""
+        self._post(step.asks, step.work)
+        self.ends[step.end].break_(step.how)
+        yield from self._ends_as([outcome])
+
+    def _ends_as(self, outcomes: list[Outcome]) -> Iterator[str]:
+        """Waits for one of them; what is not as it should be."""
         self.got = {end: ([], []) for end in ENDS}
         self.events = {end: [] for end in ENDS}
         late = time.monotonic() + PATIENCE

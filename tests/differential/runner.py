@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from differential.end import BAD_KEY, Address, Request
@@ -126,10 +126,7 @@ class Runner:
         """What is neither before, nor after, nor in the middle of one of the requests."""
         snapshots, asks = self.model.snapshots(step), step.asks
         peer = "b" if asks == "a" else "a"
-        receives = [(i, wr.receive, False) for i, wr in enumerate(step.work) if wr.receive is not None]
-        self.ends[peer].post_recv(receives)
-        requests = [self._request(peer, i, wr) for i, wr in enumerate(step.work)]
-        self.ends[asks].post_send(requests, chained=True)
+        self._post(asks, step.work)
         self.ends[step.end].break_(step.how)
         at_once = {step.end: self.ends[step.end].memory()}
         want = len(step.work) if step.end == peer or step.how == "ERR" else 0
@@ -151,6 +148,13 @@ class Runner:
             if end == step.end and memory[QUARTER:] != at_once[end][QUARTER:]:
                 yield f"{end}: its memory has changed after its queue pair was led to {step.how}"
             yield from mixed(end, memory, [shot.memories[end] for shot in snapshots], snapshots[0].holes[end])
+
+    def _post(self, asks: str, works: Sequence[Work]) -> None:
+        peer = "b" if asks == "a" else "a"
+        receives = [(i, wr.receive, False) for i, wr in enumerate(works) if wr.receive is not None]
+        self.ends[peer].post_recv(receives)
+        requests = [self._request(peer, i, wr) for i, wr in enumerate(works)]
+        self.ends[asks].post_send(requests, chained=True)
 
     def _request(self, peer: str, number: int, work: Work) -> Request:
         there = self.addresses[peer]

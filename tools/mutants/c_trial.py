@@ -27,7 +27,7 @@ PROGRAMS = {
     "congestion rc_basic rc_loss ring",
     "link": "batch ipid steering steering_hostile steerprog lane owner forward sockets user full outbox "
     "follow fault lifeline netdev raw ud ring icrc sieve floods strays threads port port_users",
-    "iwarp": "iwarp iwarp_cuts iwarp_errors iwarp_ends iwarp_golden iwarp_random",
+    "iwarp": "iwarp iwarp_confirm iwarp_cuts iwarp_errors iwarp_ends iwarp_golden iwarp_random",
     "names": "lifeline user sockets lane forward steering full owner threads port port_users",
     "mem": "keys kinds remote locked regions rc_access mw placement store hostile qp_state tagged rc_basic "
     "ring threads port",
