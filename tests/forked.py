@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of rnic, forked from a process that has imported what they need.
+"""Commands of rnic, and functions, in processes forked from one that has imported what they need.
 
-They are processes of their own, as those that a shell starts, but begin in a tenth of the time.  A test of
-what a process inherits beside environment, directory and streams (limits, ignored signals, descriptors), or
-of how it begins, needs one with an interpreter of its own.  `rnic demo` measures for a moment only.
+Commands are processes of their own, as those that a shell starts, but begin in a tenth of the time.  A test
+of what a process inherits beside environment, directory and streams (limits, ignored signals, descriptors),
+or of how it begins, needs one with an interpreter of its own.  `rnic demo` measures for a moment only.
 """
 
 from __future__ import annotations
 
 import gc
 import json
+import multiprocessing
 import os
 import runpy
 import selectors
@@ -25,6 +26,8 @@ from pathlib import Path
 from threading import Thread
 from typing import IO, Any
 
+FORKS = multiprocessing.get_context("forkserver")  # all have the environment of the first one
+FORKS.set_forkserver_preload(["pytest", "conn.peers", "rdmacm.mortal"])
 LARGEST = 1 << 17  # bytes of a request: arguments and environment
 
 
