@@ -12,6 +12,9 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS ?= $(shell $(BIN)/python tests/namespaces.py echo --dist loadfile --no-loadscope-reorder -n 4 || \
              echo "so the tests take turns: some 13 minutes instead of 5" >&2)
 
+# Byte code is kept, whatever the environment says: else all processes of the tests compile what they import.
+export PYTHONDONTWRITEBYTECODE :=
+
 # What is tested over the wire, and by shared memory once more.
 LOCAL     := $(addprefix tests/,conn transport)
 LOCAL_ALL := $(LOCAL) $(addprefix tests/,lifetime rdmacm cli lab3)

@@ -15,9 +15,22 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from forked import Forked
+
 SECONDS = 120  # that only a command that hangs takes
 ERASE = "\r\x1b[K"
 LISTENING = r"listening on port (\d+)(?: of .+)?\n"
+
+
+def begin(*words: str, stderr: int) -> subprocess.Popen[str]:
+    """As a shell does."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "rnic", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+    )
 
 
 @dataclass
@@ -30,19 +43,16 @@ class Result:
 
 
 class Command:
-    """`rnic` with arguments, running; stderr is a pipe, or a terminal."""
+    """`rnic` with arguments, running; stderr is a pipe, or a terminal.
 
-    def __init__(self, *args: object, terminal: bool = False) -> None:
+    anew: with an interpreter of its own, see tests/forked.py.
+    """
+
+    def __init__(self, *args: object, terminal: bool = False, anew: bool = False) -> None:
         self.client: list[str] = []  # "client:", and the command that a server says is its client
         self.screen = ""  # all that it has written to the terminal
         self._terminal, stderr = pty.openpty() if terminal else (-1, subprocess.PIPE)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "rnic", *map(str, args)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-        )
+        self.process = (begin if anew else Forked)(*map(str, args), stderr=stderr)
         if terminal:
             os.close(stderr)
 
@@ -79,7 +89,7 @@ class Command:
         out, err = self.process.communicate(timeout=max(0, until - time.monotonic()))
         if self._terminal >= 0:
             err = self.screen.rpartition(ERASE)[2].replace("\r\n", "\n")
-        return Result(self.process.returncode, out, err)
+        return Result(self.process.wait(), out, err)
 
     def close(self) -> None:
         """Kills it, if it still runs. What it has started may keep its streams."""

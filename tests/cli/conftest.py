@@ -15,8 +15,8 @@ def rnic() -> Iterator[Callable[..., Command]]:
     """Starts a command; whatever still runs when the test ends is killed."""
     running: list[Command] = []
 
-    def start(*args: object, terminal: bool = False) -> Command:
-        running.append(Command(*args, terminal=terminal))
+    def start(*args: object, terminal: bool = False, anew: bool = False) -> Command:
+        running.append(Command(*args, terminal=terminal, anew=anew))
         return running[-1]
 
     yield start

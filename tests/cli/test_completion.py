@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,7 @@ class Shell:
         os.close(self.terminal)
 
 
+@cache
 def script_of(shell: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "rnic", "completion", shell], capture_output=True, text=True, timeout=PATIENCE

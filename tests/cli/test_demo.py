@@ -153,7 +153,7 @@ def test_a_generated_file_needs_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_generated_file_is_described(rnic: Start) -> None:
-    result = rnic("demo", "--size", "4M").wait()
+    result = rnic("demo", "--size", "4M", anew=True).wait()
     assert result.status == 0
     assert result.out.startswith("random bytes: 4 MiB over roce_")
 

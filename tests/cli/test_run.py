@@ -138,7 +138,7 @@ def test_server_has_more_descriptors_than_the_program(rnic: Start) -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (few, most))
     try:
-        command = rnic("run", "sh", "-c", script)
+        command = rnic("run", "sh", "-c", script, anew=True)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert command.wait().out.split() == [str(few), str(most)]

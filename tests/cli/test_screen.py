@@ -9,8 +9,6 @@ import pty
 import re
 import select
 import struct
-import subprocess
-import sys
 import termios
 import time
 from pathlib import Path
@@ -19,6 +17,7 @@ import pytest
 from rich.console import Console
 
 from cli.commands import SECONDS
+from forked import Forked
 from rnic.cli import screen
 from rnic.cli.lab3.skeleton import solution
 
@@ -31,24 +30,18 @@ def on_screen(columns: int, *args: object) -> list[str]:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 50, columns, 0, 0))
     environ = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-    with subprocess.Popen(
-        [sys.executable, "-m", "rnic", *map(str, args)],
-        stdin=subprocess.DEVNULL,
-        stdout=theirs,
-        stderr=theirs,
-        env={**environ, "TERM": "xterm"},
-    ) as command:
-        os.close(theirs)
-        text, until = b"", time.monotonic() + SECONDS
-        try:
-            while select.select([ours], [], [], max(0, until - time.monotonic()))[0]:
-                text += os.read(ours, 65536)
-        except OSError:  # the command has ended
-            pass
-        finally:
-            os.close(ours)
-            command.kill()
-    assert command.returncode in (0, -9), text.decode()
+    command = Forked(*map(str, args), stdout=theirs, stderr=theirs, env={**environ, "TERM": "xterm"})
+    os.close(theirs)
+    text, until = b"", time.monotonic() + SECONDS
+    try:
+        while select.select([ours], [], [], max(0, until - time.monotonic()))[0]:
+            text += os.read(ours, 65536)
+    except OSError:  # the command has ended
+        pass
+    finally:
+        os.close(ours)
+        command.kill()
+    assert command.wait() in (0, -9), text.decode()
     return TRANSIENT.sub("", ESCAPES.sub("", text.decode())).replace("\r", "").split("\n")
 
 

@@ -47,13 +47,13 @@ SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 def steps(number: signal.Signals, args: tuple[str, ...]) -> list[int]:
     """The first ones, and some between each power of two and the next.
 
-    Without RNIC_SOAK every fourth: a command has others with each signal, and a signal with each command.
+    Without RNIC_SOAK every eighth: a command has others with each signal, and a signal with each command.
     """
     chosen = random.Random(number)
     found = [1, 2, 3] + [chosen.randrange(1 << n, 2 << n) for n in range(2, 19) for _ in range(2)]
     if os.environ.get("RNIC_SOAK"):
         return found
-    return found[(SIGNALS.index(number) + COMMANDS.index(args)) % 4 :: 4]
+    return found[(3 * SIGNALS.index(number) + COMMANDS.index(args)) % 8 :: 8]
 
 
 def interrupted(number: int, step: int, folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
@@ -96,7 +96,7 @@ def test_an_ignored_signal_stays_ignored(rnic: Start) -> None:
     """As nohup(1), and shells without job control, start programs in the background."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        server = rnic("rping", "-s", "-p", 0)
+        server = rnic("rping", "-s", "-p", 0, anew=True)
     finally:
         signal.signal(signal.SIGINT, before)
     server.listening()

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,13 +16,13 @@ import pytest
 import rnic
 import rnic.endpoint.config
 import rnic.endpoint.hello
+from forked import FORKS
 from rnic.endpoint import Config
 from waiting import until
 
 HOST = "127.0.0.1"
 WAIT = 60.0  # seconds that only a hang takes
 SMALL = Config(receive_size=2048, send_size=2048, receives=8, max_backlog=8192)
-SPAWN = multiprocessing.get_context("spawn")
 Serve = Callable[..., None]
 
 
@@ -40,8 +39,8 @@ def peer(
     serve: Serve, *args: Any, config: Config | None = None, clean: bool = True
 ) -> Iterator[tuple[int, BaseProcess]]:
     """Another process that listens and serves one connection: its port, and itself; it has to end well."""
-    ours, theirs = SPAWN.Pipe()
-    process = SPAWN.Process(target=_child, args=(serve, theirs, config, args))
+    ours, theirs = FORKS.Pipe()
+    process = FORKS.Process(target=_child, args=(serve, theirs, config, args))
     process.start()
     theirs.close()
     try:

@@ -29,6 +29,7 @@ from conn.differential.program import (
 )  # fmt: skip
 from conn.differential.runner import RAW, Way, Workers, explain, make, ways, workers
 
+pytestmark = pytest.mark.own_way
 SAMPLE = 400 if os.environ.get("RNIC_SOAK") else 8
 """Programs of each version."""
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-COUNT = 500 if os.environ.get("RNIC_SOAK") else 60
+COUNT = 500 if os.environ.get("RNIC_SOAK") else 32
 TESTS = Path(__file__).resolve().parents[1]
 
 

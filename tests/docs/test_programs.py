@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import rnic
-from conn.peers import HOST, SPAWN, WAIT
+from conn.peers import HOST, WAIT
+from forked import FORKS
 from waiting import until
 
 sys.path.append(str(Path(__file__).parents[2] / "examples"))
@@ -108,8 +109,8 @@ def test_gets_beside_puts_give_values_that_were_put() -> None:
     """Puts come by messages; and somebody changes the entry slowly, in another process than the reader."""
     with served(new_table) as (port, table):
         table.put(KEY, VALUES[0])
-        ready, seen, stop = SPAWN.Event(), SPAWN.Value("i", 0), threading.Event()
-        reader = SPAWN.Process(target=read, args=(port, ready, seen))
+        ready, seen, stop = FORKS.Event(), FORKS.Value("i", 0), threading.Event()
+        reader = FORKS.Process(target=read, args=(port, ready, seen))
         reader.start()
         assert ready.wait(WAIT)
         slow = threading.Thread(target=write_slowly, args=(table, stop))
@@ -122,7 +123,7 @@ def test_gets_beside_puts_give_values_that_were_put() -> None:
             reader.join(WAIT)
         assert reader.exitcode == 0
 
-        writer = SPAWN.Process(target=change, args=(port, ready := SPAWN.Event()))
+        writer = FORKS.Process(target=change, args=(port, ready := FORKS.Event()))
         writer.start()
         assert ready.wait(WAIT)
         with rnic.connect(HOST, port) as conn:
@@ -171,7 +172,7 @@ def train(port: int) -> None:
 
 def test_no_step_of_a_worker_is_lost() -> None:
     with served(lambda listener: parameter_server.Server(listener, 100_000)) as (port, server):
-        processes = [SPAWN.Process(target=train, args=(port,)) for _ in range(PROCESSES)]
+        processes = [FORKS.Process(target=train, args=(port,)) for _ in range(PROCESSES)]
         for process in processes:
             process.start()
         for process in processes:

@@ -80,7 +80,7 @@ PERFTEST = {
     "send": f"ib_send_bw {FEW}",
     "atomic": f"ib_atomic_bw {FEW}",
     "compare and swap": f"ib_atomic_bw -A CMP_AND_SWAP {FEW}",
-    "write, all sizes": "ib_write_bw -a -n 20 -F",
+    "write, all sizes": "ib_write_bw -a -n 5 -F",
     "write, both directions": f"ib_write_bw -b {FEW}",
     "write, eight queue pairs": f"ib_write_bw -q 8 {FEW}",
     "write, inline": f"ib_write_lat -I 64 -s 64 {FEW}",

@@ -12,7 +12,7 @@ from lab3.equivalent import EQUIVALENT, OVER_IWARP
 from lab3.mutants import ENDLESS, Mutant, judged, mutants, recorded, row, verdict
 from rdmacm.ends import IWARP
 
-SAMPLE = 12
+SAMPLE = 6
 SEED = int(os.environ.get("RNIC_LAB3_SEED", "1"))
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import resource
 import threading
@@ -15,6 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from forked import FORKS
 from rnic import SGE, Faults
 from rnic.cm import Exchange
 from rnic.rdmacm import CmId, ConnParam, Event, EventChannel, EventType, PortSpace, Timing, create_id
@@ -35,7 +35,6 @@ NOBODY: int = -ECONNREFUSED if IWARP else RejReason.INVALID_SERVICE_ID
 UNWANTED: int = -ECONNRESET if IWARP else RejReason.CONSUMER_DEFINED
 NO_ROOM: int = -ECONNRESET if IWARP else RejReason.NO_RESOURCES
 LOOPBACKS = ["127.0.0.1", "::1"]
-SPAWN = multiprocessing.get_context("spawn")
 
 
 def expect(channel: EventChannel, *kinds: EventType) -> Event:
@@ -193,8 +192,8 @@ class Other:
 
 @contextmanager
 def other(target: Callable[..., None], *args: object) -> Iterator[Other]:
-    here, there = SPAWN.Pipe()
-    process = SPAWN.Process(target=target, args=(there, *args), daemon=True)
+    here, there = FORKS.Pipe()
+    process = FORKS.Process(target=target, args=(there, *args), daemon=True)
     process.start()
     there.close()
     found = Other(process, here)

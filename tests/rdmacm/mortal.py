@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -18,6 +17,7 @@ from typing import Any
 
 import namespaces
 import rnic
+from forked import FORKS
 from rdmacm.ends import FAST, WAIT, exchange_of
 from rnic import MR, SGE, AccessFlags, QPState, RecvWR, SendFlags, SendWR, WROpcode
 from rnic.cm import Connection
@@ -28,9 +28,6 @@ from waiting import until
 DEPTH = 64  # pieces of a transfer
 PIECE = 1 << 20
 _ALL = AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_READ
-# Forked from a process that has only imported all this, victims begin within milliseconds.
-_SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["rdmacm.mortal"])
 
 
 class End:
@@ -204,9 +201,9 @@ class Mortal:
     """An End in a process of its own."""
 
     def __init__(self, timing: Timing, netns: str | None, uid: int, device: str | None) -> None:
-        self.way, there = _SERVER.Pipe()
+        self.way, there = FORKS.Pipe()
         args = there, timing, netns, uid, device
-        self.process = _SERVER.Process(target=_serve, args=args, daemon=True)
+        self.process = FORKS.Process(target=_serve, args=args, daemon=True)
         self.process.start()
         there.close()
 

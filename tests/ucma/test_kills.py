@@ -86,7 +86,7 @@ def check(kind: str, seconds: float, runtime: Path, patch: pytest.MonkeyPatch) -
         ends = [server.process.pid, *children_of(server.process.pid)]
         had, descriptors = on_the_machine(), descriptors_of(*ends)
         patch.setenv("XDG_RUNTIME_DIR", str(runtime))
-        with Program(*client, 10**7) as victim:
+        with Program(*client, 10**7, anew=True) as victim:  # its environment is looked at
             kill(kind, victim, seconds)
             until(lambda: not processes_of(runtime), f"no process is left, {kind} after {seconds:.2f} s")
         until(lambda: on_the_machine() <= had, f"no socket or file is left, {kind} after {seconds:.2f} s")

@@ -16,6 +16,7 @@ from typing import Self
 
 import pytest
 
+from forked import Forked
 from rnic.programs.surroundings import IBVERBS, PRELOAD, libraries, variables
 from rnic.wire import PortSpace, service_id
 from waiting import until
@@ -47,10 +48,16 @@ def compiled(name: str, folder: Path, *libraries: str) -> Path:
     return program
 
 
+def begin(words: list[str], said: int, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """A program that writes to a file."""
+    return subprocess.Popen(words, env=env, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT)
+
+
 class Program:
     """A program under `rnic run`, or a command of rnic's; stdout and stderr are one text.
 
     With `within`, a folder of serve(), it is started in what `rnic run` would make for it.
+    anew: `rnic` has an interpreter of its own, see tests/forked.py.
     """
 
     def __init__(
@@ -59,17 +66,18 @@ class Program:
         under: bool = True,
         options: tuple[str, ...] = (),
         within: Path | None = None,
+        anew: bool = False,
     ) -> None:
         self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the program
-        run = ["run", *options, "--"] if under else []
-        rnic = [] if within else [sys.executable, "-m", "rnic", *run]
-        self.process = subprocess.Popen(
-            [*rnic, *map(str, words)],
-            env=os.environ | variables(within) if within else None,
-            stdin=subprocess.DEVNULL,
-            stdout=self._said,
-            stderr=subprocess.STDOUT,
-        )
+        run = ["run", *options, "--"] if under and not within else []
+        command, said = [*run, *map(str, words)], self._said.fileno()
+        self.process: subprocess.Popen[bytes] | Forked
+        if within:
+            self.process = begin(command, said, os.environ | variables(within))
+        elif anew:
+            self.process = begin([sys.executable, "-m", "rnic", *command], said)
+        else:
+            self.process = Forked(*command, stdout=said, stderr=said)
 
     @property
     def text(self) -> str:

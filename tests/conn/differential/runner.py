@@ -121,9 +121,10 @@ class Workers:
         return process, [ours for ours, _ in pipes]
 
     def close(self) -> None:
-        for process, pipes in self._processes.values():
+        for _, pipes in self._processes.values():
             for pipe in pipes:
                 pipe.close()
+        for process, _ in self._processes.values():
             try:
                 process.wait(10)
             except subprocess.TimeoutExpired:
