@@ -118,13 +118,15 @@ class Program:
         self._said.close()
 
 
-def call(*words: object, under: bool = True, within: Path | None = None, again: bool = True) -> str:
+def call(
+    *words: object, under: bool = True, within: Path | None = None, again: bool = True, anew: bool = False
+) -> str:
     """What a client says that succeeds. It calls again if its server has bound the port, and does not listen
     yet; again=False: it calls once.
     """
     limit = time.monotonic() + SECONDS
     while True:
-        with Program(*words, under=under, within=within) as client:
+        with Program(*words, under=under, within=within, anew=anew) as client:
             status, text = client.wait(), client.text
         if not status:
             return text
