@@ -208,6 +208,23 @@ static void a_peer_that_does_not_close_has_its_time(void) {
 }
 
 static void of_many_that_leave_some_are_closed_at_once(void) {
+/* As a child has one until exec(), or whoever was given it: a socket that somebody has yet is not taken out by close(). */
+static void a_stream_that_has_gone_tells_nothing_though_its_socket_is_somebodys(void) {
+    struct end e;
+    char got[4];
+    open_end(&e);
+    int copy = dup(tcp_stream_of(&e.way)->fd);
+    release(&e);
+    tcp_sweep(&tcp, now);
+    tcp_sweep(&tcp, now + SECOND);
+    CHECK_EQ(tcp.count[TCP_LEAVES], 0);
+    CHECK_EQ(send(e.peer, "late", 4, 0), 4);
+    CHECK_EQ(recv(copy, got, sizeof got, MSG_WAITALL | MSG_PEEK), 4);
+    CHECK_EQ(told(0), 0);
+    close(copy);
+    close_all(&e);
+}
+
     enum { MANY = 300, MOST = 256 };
     static struct end ends[MANY];
     open_link();
@@ -395,3 +412,4 @@ int main(void) {
     free(bytes);
     return check_done();
 }
+    RUN(a_stream_that_has_gone_tells_nothing_though_its_socket_is_somebodys);

@@ -88,7 +88,9 @@ static void discard(struct tcp *tcp, struct tcp_stream *s) {
     leave_list(tcp, s);
     drop_line(s);
     set_full(tcp, s, false);
-    close_fd(s->fd); /* and it is in no epoll set */
+    if (s->watched) /* closing does not take it out while somebody has a copy */
+        epoll_ctl(tcp->epoll_fd, EPOLL_CTL_DEL, s->fd, NULL);
+    close_fd(s->fd);
     free(s->early);
     free(s);
 }
