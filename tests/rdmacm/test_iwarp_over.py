@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A connection of iWARP is over: nobody writes memory by it any more, whoever has made its queue pair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from errno import ENOMEM
+from typing import Any
+
+import pytest
+
+from rdmacm.ends import expect
+from rdmacm.iwarp_peer import REQUEST, Stranger, calling, listening, service_of
+from rnic import MR, AccessFlags, QPCap, QPInitAttr, QPState, VerbsError
+from rnic.rdmacm import CmId, ConnParam, EventChannel, EventType
+from rnic.rdmacm.iwcm import stream
+from rnic.verbs.qp import QP, QPAttr
+from rnic.wire import RdmapOpcode, Segment, Tagged
+from waiting import until
+
+E_ = EventType
+RTR = Segment(Tagged(opcode=RdmapOpcode.WRITE, last=True), None, b"")
+
+
+@contextmanager
+def programs_qp(one: CmId) -> Iterator[tuple[QP, MR]]:
+    """A queue pair that the program has made, not the id; and memory that its peer may write."""
+    assert one.verbs is not None
+    with one.verbs.alloc_pd() as pd, one.verbs.create_cq(4) as cq:
+        with pd.create_qp(QPInitAttr(cq, cq, cap=QPCap())) as qp:
+            with pd.reg_mr(bytearray(8), AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE) as mr:
+                qp.modify(one.init_qp_attr(QPState.INIT))
+                qp.modify(one.init_qp_attr(QPState.RTR))
+                yield qp, mr
+
+
+@dataclass
+class Case:
+    """A stranger who has been accepted, with the reply, and says nothing."""
+
+    stranger: Stranger
+    server: CmId
+    listener: CmId
+    qp: QP
+    mr: MR
+
+
+@contextmanager
+def accepted(listener: CmId) -> Iterator[Case]:
+    with calling(listener.get_src_port()) as stranger:
+        stranger.say(REQUEST)
+        with expect(listener.channel, E_.CONNECT_REQUEST).id as server, programs_qp(server) as (qp, mr):
+            server.accept(ConnParam(qp_num=qp.qp_num))
+            stranger.hear_frame()
+            yield Case(stranger, server, listener, qp, mr)
+
+
+def write_to(mr: MR) -> Segment:
+    return Segment(Tagged(opcode=RdmapOpcode.WRITE, last=True, stag=mr.rkey, offset=mr.addr), None, b"PWNED")
+
+
+def is_over(case: Case) -> None:
+    assert case.qp.state is QPState.ERR
+    assert case.qp.qp_num not in service_of(case.listener).streams
+    with suppress(ConnectionError):
+        case.stranger.say(write_to(case.mr))
+    assert case.stranger.is_over()
+    assert bytes(case.mr.buf[:5]) == bytes(5)
+
+
+def is_late(case: Case) -> None:
+    expect(case.listener.channel, E_.UNREACHABLE)
+
+
+def gives_way(case: Case) -> None:
+    with accepted(case.listener):
+        expect(case.listener.channel, E_.UNREACHABLE)
+
+
+def is_destroyed(case: Case) -> None:
+    case.server.destroy()
+
+
+@pytest.mark.parametrize(
+    ("ends", "limits"),
+    [(is_late, {"handshake_timeout": 0.2}), (gives_way, {"max_half_open": 1}), (is_destroyed, {})],
+    ids=["is late", "gives way", "is destroyed"],
+)
+def test_a_peer_that_is_never_ready_has_no_stream_behind_the_end(
+    ends: Callable[[Case], None], limits: dict[str, Any]
+) -> None:
+    with EventChannel() as channel, listening(channel, **limits) as listener:
+        with accepted(listener) as case:
+            ends(case)
+            is_over(case)
+
+
+def test_a_queue_pair_that_does_not_begin_has_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(*_: object) -> None:
+        raise VerbsError(ENOMEM, "no memory for the buffers of a connection", "modify_qp")
+
+    monkeypatch.setattr(stream, "to_rts", no_memory)
+    with EventChannel() as channel, listening(channel) as listener, accepted(listener) as case:
+        assert expect(channel, E_.CONNECT_ERROR).status == -ENOMEM
+        assert case.qp.state is QPState.ERR
+        case.stranger.say(write_to(case.mr))
+        case.qp.close()
+        assert case.stranger.is_over()
+        assert bytes(case.mr.buf[:5]) == bytes(5)
+
+
+def test_a_queue_pair_that_has_another_connection_keeps_it_when_the_id_of_the_first_goes() -> None:
+    with EventChannel() as channel, listening(channel) as listener, accepted(listener) as case:
+        case.stranger.say(RTR)
+        expect(channel, E_.ESTABLISHED)
+        case.stranger.sock.close()
+        expect(channel, E_.DISCONNECTED)
+        case.qp.modify(QPAttr(qp_state=QPState.RESET))
+        with calling(listener.get_src_port()) as stranger:
+            stranger.say(REQUEST)
+            with expect(channel, E_.CONNECT_REQUEST).id as server:
+                case.qp.modify(server.init_qp_attr(QPState.INIT))
+                server.accept(ConnParam(qp_num=case.qp.qp_num))
+                stranger.hear_frame()
+                case.server.destroy()
+                stranger.say(RTR, write_to(case.mr))
+                expect(channel, E_.ESTABLISHED)
+                until(lambda: bytes(case.mr.buf[:5]) == b"PWNED", "the peer of the second writes")
