@@ -6,6 +6,7 @@ from __future__ import annotations
 import resource
 from collections.abc import Iterator
 from contextlib import ExitStack
+from errno import EMFILE
 from itertools import cycle
 
 import pytest
@@ -13,7 +14,9 @@ import pytest
 from rdmacm.ends import expect
 from rdmacm.iwarp_peer import REQUEST, Stranger, calling, listening
 from rnic.rdmacm import CmId, EventChannel, EventType
+from rnic.rdmacm.iwcm import arrivals, sockets
 from rnic.rdmacm.iwcm.guests import guests
+from rnic.rdmacm.registry import registry
 from waiting import until
 
 E_ = EventType
@@ -90,3 +93,25 @@ def test_requests_count_until_they_are_answered() -> None:
             (late,) = come(stack, other, number=1)
             stack.enter_context(asks(late, channel))
         is_refused(*come(stack, other, number=1))
+
+
+def test_who_is_refused_for_want_of_descriptors_leaves_others_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refused: list[bool] = []
+    with EventChannel() as channel, listening(channel) as listener:
+
+        def no_descriptor(_: object) -> None:
+            raise OSError(EMFILE, "Too many open files")
+
+        def refuse(*_: object) -> bool:
+            refused.append(True)
+            return len(refused) < 100 * arrivals._AT_ONCE + 1
+
+        monkeypatch.setattr(sockets, "accept", no_descriptor)
+        monkeypatch.setattr(sockets.Spare, "refuse", refuse)
+        with calling(listener.get_src_port()):
+            until(lambda: refused, "it looks at who has come")
+            with registry.lock:
+                assert len(refused) % arrivals._AT_ONCE == 0
+            monkeypatch.undo()

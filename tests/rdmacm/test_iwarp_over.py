@@ -1,21 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A connection of iWARP is over: nobody writes memory by it any more, whoever has made its queue pair."""
+"""When a connection of iWARP begins and ends; and that nobody writes memory by it then, whoever has made its
+queue pair.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from errno import ENOMEM
+from errno import ENOMEM, ETIMEDOUT
 from typing import Any
 
 import pytest
 
-from rdmacm.ends import expect
+from rdmacm.ends import HASTY, WAIT, expect
 from rdmacm.iwarp_peer import REQUEST, Stranger, calling, listening, service_of
 from rnic import MR, AccessFlags, QPCap, QPInitAttr, QPState, VerbsError
+from rnic.enums import EventType as AsyncEventType
 from rnic.rdmacm import CmId, ConnParam, EventChannel, EventType
 from rnic.rdmacm.iwcm import stream
+from rnic.rdmacm.iwcm.connection import IwConnection
 from rnic.verbs.qp import QP, QPAttr
 from rnic.wire import RdmapOpcode, Segment, Tagged
 from waiting import until
@@ -128,3 +133,54 @@ def test_a_queue_pair_that_has_another_connection_keeps_it_when_the_id_of_the_fi
                 stranger.say(RTR, write_to(case.mr))
                 expect(channel, E_.ESTABLISHED)
                 until(lambda: bytes(case.mr.buf[:5]) == b"PWNED", "the peer of the second writes")
+
+
+# ------------------------------------------------------------------ its beginning, and its end
+
+
+def test_data_that_a_program_has_seen_establishes_a_connection() -> None:
+    """The event of the device that says so may come later, and says nothing new."""
+    with EventChannel() as channel, listening(channel) as listener, accepted(listener) as case:
+        case.server.notify(AsyncEventType.COMM_EST)
+        expect(channel, E_.ESTABLISHED)
+        case.stranger.say(RTR, write_to(case.mr))
+        until(lambda: bytes(case.mr.buf[:5]) == b"PWNED", "its peer may write")
+        case.stranger.sock.close()
+        expect(channel, E_.DISCONNECTED)
+        assert not channel.has_events
+
+
+def test_nothing_is_due_of_a_connection_that_is_up() -> None:
+    with EventChannel() as channel, listening(channel, handshake_timeout=1000) as listener:
+        with accepted(listener) as case:
+            timers = service_of(listener).timers
+            assert len(timers) == 1
+            case.stranger.say(RTR)
+            expect(channel, E_.ESTABLISHED)
+            assert len(timers) == 0
+
+
+def test_a_peer_that_takes_what_was_posted_has_time_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as it goes on; and then it does not close."""
+    in_flight = iter([400, 300, 200, 100, 100])
+    monkeypatch.setattr(IwConnection, "_find_in_flight", lambda _: next(in_flight))
+    with EventChannel() as channel, listening(channel, timing=HASTY) as listener, accepted(listener) as case:
+        case.stranger.say(RTR)
+        expect(channel, E_.ESTABLISHED)
+        case.server.disconnect()
+        assert expect(channel, E_.DISCONNECTED).status == -ETIMEDOUT
+        assert next(in_flight, None) is None
+        is_over(case)
+
+
+def test_whoever_does_not_want_to_wait_for_the_end_moves_the_queue_pair_to_err() -> None:
+    with EventChannel() as channel, listening(channel) as listener, accepted(listener) as case:
+        case.stranger.say(RTR)
+        expect(channel, E_.ESTABLISHED)
+        case.server.migrate_id(None)
+        with ThreadPoolExecutor(1) as pool:
+            leaving = pool.submit(case.server.disconnect)
+            until(lambda: case.qp.state is QPState.SQD, "it waits for the peer to close")
+            case.qp.modify(QPAttr(qp_state=QPState.ERR))
+            leaving.result(WAIT)
+        is_over(case)
