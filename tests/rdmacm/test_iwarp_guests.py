@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -115,3 +116,13 @@ def test_who_is_refused_for_want_of_descriptors_leaves_others_their_turn(
             with registry.lock:
                 assert len(refused) % arrivals._AT_ONCE == 0
             monkeypatch.undo()
+
+
+def test_a_forked_child_has_none() -> None:
+    with EventChannel() as channel, listening(channel) as listener, ExitStack() as stack:
+        come(stack, listener, number=3)
+        child = os.fork()
+        if not child:
+            os._exit(len(guests._silent))
+        assert os.waitpid(child, 0) == (child, 0)
+        assert len(guests._silent) == 3
