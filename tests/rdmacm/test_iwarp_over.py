@@ -21,6 +21,7 @@ from rnic.enums import EventType as AsyncEventType
 from rnic.rdmacm import CmId, ConnParam, EventChannel, EventType
 from rnic.rdmacm.iwcm import stream
 from rnic.rdmacm.iwcm.connection import IwConnection
+from rnic.rdmacm.iwcm.manager import IwService
 from rnic.verbs.qp import QP, QPAttr
 from rnic.wire import RdmapOpcode, Segment, Tagged
 from waiting import until
@@ -48,6 +49,7 @@ class Case:
     stranger: Stranger
     server: CmId
     listener: CmId
+    service: IwService
     qp: QP
     mr: MR
 
@@ -59,7 +61,7 @@ def accepted(listener: CmId) -> Iterator[Case]:
         with expect(listener.channel, E_.CONNECT_REQUEST).id as server, programs_qp(server) as (qp, mr):
             server.accept(ConnParam(qp_num=qp.qp_num))
             stranger.hear_frame()
-            yield Case(stranger, server, listener, qp, mr)
+            yield Case(stranger, server, listener, service_of(server), qp, mr)
 
 
 def write_to(mr: MR) -> Segment:
@@ -68,7 +70,7 @@ def write_to(mr: MR) -> Segment:
 
 def is_over(case: Case) -> None:
     assert case.qp.state is QPState.ERR
-    assert case.qp.qp_num not in service_of(case.listener).streams
+    assert case.qp.qp_num not in case.service.streams
     with suppress(ConnectionError):
         case.stranger.say(write_to(case.mr))
     assert case.stranger.is_over()
@@ -88,10 +90,34 @@ def is_destroyed(case: Case) -> None:
     case.server.destroy()
 
 
+def is_late_for_a_listener_that_has_gone(case: Case) -> None:
+    case.listener.destroy()
+    expect(case.server.channel, E_.UNREACHABLE)
+
+
+def is_late_for_one_who_has_changed_his_mind(case: Case) -> None:
+    with pytest.raises(VerbsError, match="nothing to refuse"):
+        case.server.reject()
+    expect(case.listener.channel, E_.UNREACHABLE)
+
+
+def loses_the_device(case: Case) -> None:
+    assert case.server.verbs is not None
+    case.server.verbs.raise_event(AsyncEventType.DEVICE_FATAL)
+    expect(case.listener.channel, E_.UNREACHABLE)
+
+
 @pytest.mark.parametrize(
     ("ends", "limits"),
-    [(is_late, {"handshake_timeout": 0.2}), (gives_way, {"max_half_open": 1}), (is_destroyed, {})],
-    ids=["is late", "gives way", "is destroyed"],
+    [
+        (is_late, {"handshake_timeout": 0.2}),
+        (is_late_for_a_listener_that_has_gone, {"handshake_timeout": 0.2}),
+        (is_late_for_one_who_has_changed_his_mind, {"handshake_timeout": 0.2}),
+        (gives_way, {"max_half_open": 1}),
+        (is_destroyed, {}),
+        (loses_the_device, {}),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
 )
 def test_a_peer_that_is_never_ready_has_no_stream_behind_the_end(
     ends: Callable[[Case], None], limits: dict[str, Any]
@@ -133,6 +159,22 @@ def test_a_queue_pair_that_has_another_connection_keeps_it_when_the_id_of_the_fi
                 stranger.say(RTR, write_to(case.mr))
                 expect(channel, E_.ESTABLISHED)
                 until(lambda: bytes(case.mr.buf[:5]) == b"PWNED", "the peer of the second writes")
+
+
+def test_a_queue_pair_of_another_process_is_ordered_to_err() -> None:
+    """It is ESTABLISHED when the orders are there, whether the peer is ready or not."""
+    with EventChannel() as channel, listening(channel) as listener:
+        with calling(listener.get_src_port()) as stranger:
+            stranger.say(REQUEST)
+            server = expect(channel, E_.CONNECT_REQUEST).id
+            orders = server.orders = []
+            server.accept(ConnParam(qp_num=17))
+            expect(channel, E_.ESTABLISHED)
+            assert [order.attr.qp_state for order in orders] == [QPState.RTS]
+            stranger.hear_frame()
+            server.destroy()
+            assert [order.attr.qp_state for order in orders] == [QPState.ERR]
+            assert stranger.is_over()
 
 
 # ------------------------------------------------------------------ its beginning, and its end
