@@ -340,6 +340,21 @@ static void a_write_fails(void) {
 
 /* ---------------------------------------------------------------- by the program */
 
+/* A stream that was given to a queue pair goes with it, also ahead of RTS. */
+static void err_ahead_of_rts(void) {
+    const struct stream_options o = {.not_yet = true};
+    stream_open_options(&s, &o);
+    stream_join(&s.a, &s.ab);
+    stream_agree(&s, &s.a, &o);
+    CHECK_EQ(stream_move(&s.a, RNIC_QPS_RTR, NULL), 0);
+    CHECK_EQ(s.users, 1);
+    CHECK_EQ(stream_move(&s.a, RNIC_QPS_ERR, NULL), 0);
+    CHECK_EQ(s.users, 0);
+    CHECK(s.ab.finished);
+    CHECK_EQ(s.a_end.count, 0);
+    stream_close(&s);
+}
+
 /* One has much to send yet: what has been taken makes room, so that the socket is always full. */
 static void both_close_on_a_slow_path(void) {
     stream_open(&s, .rtr = RNIC_STREAM_RTR_WRITE);
@@ -586,6 +601,7 @@ int main(void) {
     RUN(between_two_frames_of_a_message);
     RUN(a_connection_is_reset);
     RUN(a_write_fails);
+    RUN(err_ahead_of_rts);
     RUN(both_close_on_a_slow_path);
     RUN(err_at_every_byte);
     RUN(err_behind_short_messages);

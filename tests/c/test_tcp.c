@@ -7,6 +7,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -207,6 +208,23 @@ static void a_peer_that_does_not_close_has_its_time(void) {
     CHECK_EQ(check_descriptors(), before);
 }
 
+/* As a child has one until exec(), or whoever was given it: a socket that somebody has yet is not taken out by close(). */
+static void a_stream_that_has_gone_tells_nothing_though_its_socket_is_somebodys(void) {
+    struct end e;
+    char got[4];
+    open_end(&e);
+    int copy = dup(tcp_stream_of(&e.way)->fd);
+    release(&e);
+    tcp_sweep(&tcp, now);
+    tcp_sweep(&tcp, now + SECOND);
+    CHECK_EQ(tcp.count[TCP_LEAVES], 0);
+    CHECK_EQ(send(e.peer, "late", 4, 0), 4);
+    CHECK_EQ(recv(copy, got, sizeof got, MSG_WAITALL | MSG_PEEK), 4);
+    CHECK_EQ(told(0), 0);
+    close(copy);
+    close_all(&e);
+}
+
 static void of_many_that_leave_some_are_closed_at_once(void) {
     enum { MANY = 300, MOST = 256 };
     static struct end ends[MANY];
@@ -353,6 +371,27 @@ static void it_is_reset_behind_so_many_bytes(void) {
     close_all(&e);
 }
 
+static void *reset_when_cancelled(void *arg) {
+    struct end *e = arg;
+    pthread_cancel(pthread_self());
+    CHECK_EQ(write_some(e, 99), -ECONNRESET);
+    return e;
+}
+
+/* Whoever writes has the device's lock. */
+static void a_reset_is_no_point_of_cancellation(void) {
+    struct end e;
+    pthread_t thread;
+    void *found = NULL;
+    const struct rnic_fault fault = {.reset_after = 50};
+    open_end(&e);
+    tcp_set_faults(&tcp, &fault, false);
+    CHECK_EQ(write_some(&e, 99), 50);
+    CHECK(pthread_create(&thread, NULL, reset_when_cancelled, &e) == 0);
+    CHECK(pthread_join(thread, &found) == 0 && found == &e);
+    close_all(&e);
+}
+
 static void a_write_waits_for_its_time(void) {
     struct end e;
     const struct rnic_fault fault = {.delay = 1000000, .delay_ns = SECOND};
@@ -383,6 +422,7 @@ int main(void) {
     RUN(behind_its_end_nothing_is_written_and_all_is_read);
     RUN(whoever_leaves_is_heard_to_the_end);
     RUN(a_peer_that_does_not_close_has_its_time);
+    RUN(a_stream_that_has_gone_tells_nothing_though_its_socket_is_somebodys);
     RUN(of_many_that_leave_some_are_closed_at_once);
     RUN(a_connection_that_breaks_is_found_by_a_write);
     RUN(a_segment_is_whole_ones_of_tcp);
@@ -391,6 +431,7 @@ int main(void) {
     RUN(a_read_and_a_write_are_short_on_purpose);
     RUN(it_stands_still_behind_so_many_bytes);
     RUN(it_is_reset_behind_so_many_bytes);
+    RUN(a_reset_is_no_point_of_cancellation);
     RUN(a_write_waits_for_its_time);
     free(bytes);
     return check_done();

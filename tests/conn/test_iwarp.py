@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from errno import ETIMEDOUT
 
 import pytest
 
@@ -19,8 +20,11 @@ from conn.test_loss import REGION, exchange
 from rdmacm.ends import all_quiet
 from rdmacm.mortal import mortal
 from rnic import Faults
+from rnic.conn.core import SILENT, Core
 from rnic.endpoint import AbortedError, EndpointError, LostError
 from rnic.rdmacm import Event, EventChannel
+from rnic.rdmacm.iwcm.connection import IwConnection
+from rnic.rdmacm.registry import registry
 from rnic.records import replace
 
 COUNT = 5
@@ -138,6 +142,48 @@ def test_a_connection_that_is_dropped_says_why() -> None:
             with pytest.raises(AbortedError, match="on purpose"):
                 b.recv(WAIT)
             b.abort()
+
+
+def test_a_connection_has_not_ended_before_somebody_has_seen_whether_its_peer_has_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[bool] = []
+    wind_up = Core._wind_up
+
+    def note(core: Core, now: float) -> None:
+        if core.protocol.finished and core._linger_by is None:
+            seen.append(core.finished)
+        wind_up(core, now)
+
+    monkeypatch.setattr(Core, "_wind_up", note)
+    with pair() as ends, ThreadPoolExecutor(2) as pool:
+        for closing in [pool.submit(end.close, WAIT) for end in ends]:
+            closing.result(WAIT)
+    assert seen == [False, False]
+
+
+def test_who_hangs_up_does_not_wait_for_a_peer_that_is_stopped() -> None:
+    with mortal(device="iwarp_lo") as peer:
+        conn = rnic.connect("127.0.0.1", peer.do("serve_endpoint"), device="iwarp_lo")
+        peer.stop()
+        conn._core.hang_up()
+        assert conn._core.qp.state is rnic.QPState.ERR
+        conn.abort()
+
+
+def test_a_peer_that_does_not_answer_is_told_in_the_words_of_every_transport() -> None:
+    with pair() as (a, b):
+        conversation = a._core.cm_id.conversation
+        agent = a._core.cm_id.agent
+        assert isinstance(conversation, IwConnection)
+        assert agent is not None
+        with registry.lock:
+            conversation._ended(-ETIMEDOUT)
+            agent.flush()
+        with pytest.raises(LostError, match=SILENT):
+            a.recv(WAIT)
+        a.abort()
+        b.abort()
 
 
 def test_a_write_that_has_returned_is_there() -> None:

@@ -138,6 +138,8 @@ static void flush(struct qp *qp) {
     qp_flush(qp);
     if (iw->connected)
         tell_end(qp);
+    else
+        disconnect(qp);
 }
 
 static void lose(struct qp *qp, int error) {

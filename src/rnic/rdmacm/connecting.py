@@ -217,6 +217,10 @@ class Connecting(IdBase):
         a datagram service, which has no connection. Without an event channel this call returns when the
         connection has ended, however it has: `event.status` tells.
         Private data has at most 220 bytes, and goes with the DREQ; librdmacm does not have it here.
+
+        Over iWARP what was posted goes out first. There is no limit for a peer that takes it, however slowly:
+        who does not want to wait moves the queue pair to ERR. One that takes nothing for as long as `timing`
+        repeats a message, 69 s unless it is told otherwise, is left: the status is -ETIMEDOUT.
         """
         with registry.lock:
             if self.state is IdState.LISTEN:

@@ -198,11 +198,13 @@ class Context(Queries):
         return AsyncEvent(EventType(kind), port_num or None if element is None else element, token)
 
     def next_stream_event(self) -> StreamEvent | None:
-        """iWARP: take the oldest report of a connection that has ended; None if there is none.
+        """iWARP: take the oldest report of a connection; None if there is none.
 
-        There is one for each connection that ends while its queue pair is open and not in RESET. The file
-        descriptor stream_fileno() is readable while a report waits. RDMA-CM takes the reports of the contexts
-        that it opens itself. Raises VerbsError: EOPNOTSUPP if the device is not an iWARP device.
+        There is one for each connection that ends while its queue pair is open and not in RESET. If
+        StreamAttr.tell_ready asks for it, there is one ahead of that with StreamEnd.READY: the peer's first
+        message has come. The file descriptor stream_fileno() is readable while a report waits. RDMA-CM takes
+        the reports of the contexts that it opens itself: who takes them in its place, as from CmId.verbs,
+        takes events of its ids. Raises VerbsError: EOPNOTSUPP if the device is not an iWARP device.
         """
         event = self.raw_next_stream_event()
         return None if event is None else StreamEvent.from_struct(event)

@@ -75,7 +75,7 @@ void tcp_has_room(struct tcp *tcp, struct tcp_stream *s) {
     tcp_watch(tcp, s);
 }
 
-/* No point of cancellation: a post may have come here, with the lock. */
+/* By syscall(), as connect() and what sends: no point of cancellation.  A post may have come here, with the lock. */
 static void close_fd(int fd) { syscall(SYS_close, fd); }
 
 static void drop_line(struct tcp_stream *s) {
@@ -88,7 +88,9 @@ static void discard(struct tcp *tcp, struct tcp_stream *s) {
     leave_list(tcp, s);
     drop_line(s);
     set_full(tcp, s, false);
-    close_fd(s->fd); /* and it is in no epoll set */
+    if (s->watched) /* closing does not take it out while somebody has a copy */
+        epoll_ctl(tcp->epoll_fd, EPOLL_CTL_DEL, s->fd, NULL);
+    close_fd(s->fd);
     free(s->early);
     free(s);
 }
@@ -124,7 +126,7 @@ static int cut(const struct iovec *pieces, int n, size_t bytes, struct iovec out
 /* To the peer, too: what is under way is thrown away. */
 static int reset(struct tcp *tcp, struct tcp_stream *s) {
     const struct sockaddr nobody = {.sa_family = AF_UNSPEC};
-    connect(s->fd, &nobody, sizeof nobody);
+    syscall(SYS_connect, s->fd, &nobody, sizeof nobody);
     return broke(tcp, s, ECONNRESET);
 }
 

@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import os
-import resource
 import socket
-import sys
 from select import EPOLLIN
 from time import monotonic_ns
 from typing import TYPE_CHECKING
@@ -17,6 +15,7 @@ from rnic.log import INFO, WARNING, Log
 from rnic.rdmacm import outcomes
 from rnic.rdmacm.iwcm import sockets
 from rnic.rdmacm.iwcm.connection import IwConnection
+from rnic.rdmacm.iwcm.guests import guests
 from rnic.rdmacm.iwcm.line import Line
 from rnic.rdmacm.names import MAX_INIT_DEPTH, MAX_RESP_RES, NOTHING_SAID, ConnParam
 from rnic.rdmacm.service import Request
@@ -35,7 +34,6 @@ REQUEST_NS = 10 * 10**9
 _AT_ONCE = 64  # connections of a listener that are taken before others have a turn
 _PAUSE_NS = 250 * 10**6  # until connections are taken again, where descriptors or memory were missing
 _MOST_DEPTH = 254  # 255 is MAX_RESP_RES
-_LEAST_WAITING = 8  # requests, however few descriptors there are
 
 
 class Listening:
@@ -87,9 +85,9 @@ class Listening:
     def _begin(self) -> None:
         assert self._new is not None
         if len(self._arrivals) >= self.listener.admission.max_half_open:
-            _log.info("%r: too many connections have sent no request: the oldest gives way", self)
-            self._drop(next(iter(self._arrivals)))
+            next(iter(self._arrivals)).give_way()
         arrival = Arrival(self, *self._new)
+        guests.came(arrival)
         self._arrivals[arrival] = None
         self.service.todo[arrival.line] = EPOLLIN
         self._new = None
@@ -102,15 +100,11 @@ class Listening:
         """A connection is nothing of the listener's any more."""
         self._arrivals.pop(arrival, None)
 
-    def _drop(self, arrival: Arrival) -> None:
-        arrival.line.close()
-        self.forget(arrival)
-
     def close(self) -> None:
         """Take no more, and let those go that have not asked yet."""
         self.service.unwatch(self)
         while self._arrivals:
-            self._drop(next(iter(self._arrivals)))
+            next(iter(self._arrivals)).close()
         if self._new is not None:
             self._new[0].close()
         self._spare.close()
@@ -141,14 +135,23 @@ class Arrival:
         else:
             service.dropped[f"no request: {os.strerror(event.error)}"] += 1
             _log.info("%r: a connection is closed: %s", self._listening.listener, event.text)
-            line.close()
-            self._listening.forget(self)
+            self.close()
+
+    def give_way(self) -> None:
+        """There are too many that have sent no request, and this one is the oldest."""
+        _log.info("%r gives way: too many connections have sent no request", self)
+        self.close()
+
+    def close(self) -> None:
+        """Nobody waits for its request any more."""
+        self.line.close()
+        self._listening.forget(self)
 
     def _ask(self, line: Line, event: mpa.Event) -> None:
         listener = self._listening.listener
         if line.startup.state is not mpa.State.REQ_RCVD or listener.is_full:
             self._refuse(line)
-        elif listener.waiting >= _most_waiting():
+        elif not guests.may_ask(line):
             _log.info("%r: a request is refused: those that wait have a quarter of all descriptors", listener)
             self._refuse(line)
         elif self._child is not None:  # memory was short when it was made: the peer may ask again
@@ -167,8 +170,7 @@ class Arrival:
             line.startup.send_reject(b"", monotonic_ns())
             self._listening.service.sent["REJECT"] += 1
         line.push()
-        line.close()
-        self._listening.forget(self)
+        self.close()
 
     def _let_in(self, line: Line, event: mpa.Event) -> None:
         listener, service = self._listening.listener, self._listening.service
@@ -190,12 +192,6 @@ class Arrival:
 
     def lost(self, line: Line, error: int) -> None:
         """which did not reach the peer."""
-
-
-def _most_waiting() -> int:
-    """How many requests may wait for the program. Each has a socket, so they leave some for connections."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return sys.maxsize if limit == resource.RLIM_INFINITY else max(_LEAST_WAITING, limit // 4)
 
 
 def _wishes(event: mpa.Event) -> ConnParam:

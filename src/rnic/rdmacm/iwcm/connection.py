@@ -51,7 +51,7 @@ class IwConnection:
         self._options = service.options
         self._is_closed = False
         self._qp: QP | AwayQP | None = None
-        self._qp_num = 0  # while it has a stream
+        self._qp_num = 0  # while it has this connection's stream
         self._agreed: mpa.Agreed | None = None
         self._said = NOTHING_SAID  # what ESTABLISHED tells
         self._calling: Line | None = None  # that is being made
@@ -203,15 +203,16 @@ class IwConnection:
         assert qp is not None
         waits = not is_initiator and agreed.rtr is not mpa.Rtr.NONE and not isinstance(qp, AwayQP)
         try:
-            stream.to_rts(qp, line.sock, agreed, is_initiator=is_initiator, tell_ready=waits)
+            stream.attach(qp, line.sock, agreed, is_initiator=is_initiator, tell_ready=waits)
+            self._qp_num = qp.qp_num
+            self.service.streams[self._qp_num] = self
+            stream.to_rts(qp, agreed)
         except VerbsError as error:
             if stream.is_broken(line.sock):  # a peer that has gone is no fault of the queue pair's
                 self._broke(ECONNRESET)
             else:
                 self._fail(outcomes.failed, -(error.errno or EINVAL))
             return
-        self._qp_num = qp.qp_num
-        self.service.streams[self._qp_num] = self
         mine = agreed.depths
         self._said = replace(
             NOTHING_SAID,
@@ -265,11 +266,18 @@ class IwConnection:
         self._drop()
 
     def _drop(self) -> None:
+        if self._qp_num:  # it may be the program's own, in which nobody else ends the stream
+            to_error(self._qp)
         if self._line is not None:
             self._line.close()
-        self.service.forget_stream(self._qp_num, self)
+        self._is_over()
+
+    def _is_over(self) -> None:
+        """The queue pair has nothing of the connection any more: the program may use it for another one."""
         self._set_timer()
         self.phase = Phase.OVER
+        self.service.forget_stream(self._qp_num, self)
+        self._qp_num = 0
 
     # ------------------------------------------------------------------ the end
 
@@ -314,14 +322,12 @@ class IwConnection:
             self._ended(stream.status_of(event))
 
     def _ended(self, status: int) -> None:
-        self._set_timer()
         if status:
             to_error(self._qp)
         if not self._is_told:
             self.service.report(self.one, outcomes.disconnected, status)
             self._is_told = True
-        self.phase = Phase.OVER
-        self.service.forget_stream(self._qp_num, self)
+        self._is_over()
 
     def close(self) -> None:
         """The id goes: refuse or end what is under way."""
@@ -330,8 +336,6 @@ class IwConnection:
         self._is_closed = True
         if self.phase is Phase.ASKED and self._line is not None:
             self.reject(b"", Reason.PROGRAM)
-        if self._qp_num and self.phase is not Phase.OVER:
-            to_error(self._qp)
         self._drop()
         self.service.forget_reports(self.one)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import rnic.mpa as mpa
 from rnic.rdmacm.iwcm import sockets
+from rnic.rdmacm.iwcm.guests import guests
 
 if TYPE_CHECKING:
     from rnic.rdmacm.iwcm.manager import IwService
@@ -153,6 +154,7 @@ class Line:
 
     def unwatch(self) -> None:
         """Nobody watches the socket any more. A second call does nothing."""
+        guests.forget(self)
         if self._watched:
             self._service.unwatch(self)
             self._watched = 0

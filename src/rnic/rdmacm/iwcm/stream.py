@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import socket
-from errno import ECONNRESET, EINVAL, EPIPE, EPROTO
+from errno import ECONNRESET, EINVAL, ENOTCONN, EPIPE, EPROTO
 from typing import TYPE_CHECKING
 
 from rnic.enums import QPState, StreamEnd, StreamRTR
@@ -48,13 +48,12 @@ def to_rtr(qp: QP | AwayQP) -> None:
         qp.modify(QPAttr(qp_state=QPState.RTR))
 
 
-def to_rts(
+def attach(
     qp: QP | AwayQP, sock: socket.socket, agreed: Agreed, *, is_initiator: bool, tell_ready: bool
 ) -> None:
-    """Hand the socket over: from now on it is the queue pair's, which sends and receives.
+    """Hand the socket over: from now on it is the queue pair's. A second call does nothing.
 
     tell_ready: an event of the device says that the peer's first message has come.
-    If memory was short, the next call does the rest.
     """
     to_rtr(qp)
     attr = StreamAttr(
@@ -68,17 +67,21 @@ def to_rts(
     )
     if sock.fileno() >= 0:
         qp.attach_stream(sock, attr)
+
+
+def to_rts(qp: QP | AwayQP, agreed: Agreed) -> None:
+    """Let a queue pair send and receive by its stream. A second call does nothing."""
     ird, ord_ = agreed.depths.ird, agreed.depths.ord
     if qp.state in _BEFORE:
         qp.modify(QPAttr(qp_state=QPState.RTS, max_dest_rd_atomic=ird, max_rd_atomic=ord_))
 
 
 def is_broken(sock: socket.socket) -> bool:
-    """Whether a socket was connected, and is not any more."""
+    """Whether a socket was connected, and is not any more; one that was handed over is not looked at."""
     try:
         sock.getpeername()
-    except OSError:
-        return True
+    except OSError as error:
+        return error.errno == ENOTCONN
     return False
 
 
