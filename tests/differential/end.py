@@ -67,8 +67,8 @@ class Address:
     gid: str
     addr: int
     keys: dict[str, int]
-    stream: bytes = b""
-    """iWARP: where it waits."""
+    stream: str = ""
+    """iWARP: where it waits, in hexadecimal digits."""
 
 
 @dataclass(frozen=True)

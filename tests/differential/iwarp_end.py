@@ -31,10 +31,10 @@ class StreamEnd(RnicEnd):
         self.own = prepare(self.qp, options)
         if confirm:
             self.qp.confirm_stream(both)
-        return replace(address, stream=bytes(self.own))
+        return replace(address, stream=bytes(self.own).hex())
 
     def connect(self, peer: Address, *_: object) -> None:
-        complete(self.qp, self.own, Meets.from_bytes(peer.stream), self.options)
+        complete(self.qp, self.own, Meets.from_bytes(bytes.fromhex(peer.stream)), self.options)
         self.peer = peer
 
 

@@ -186,18 +186,23 @@ class Report:
 
 
 class _Ends:
-    """Who may reset a stream: an end that has not read all, when the other has ended it."""
+    """Who may reset a stream: a port where nobody listens; an end that has not read all, when the other has
+    ended it.
+    """
 
     def __init__(self, careless: Collection[str]) -> None:
         self._careless = careless
+        self._spoke: set[tuple[str, str]] = set()
         self._ended: set[tuple[str, str]] = set()
 
     def allowed(self, row: dict[str, list[str]]) -> tuple[str, ...]:
         stream, source = row[_STREAM][0], "".join(row[name][0] for name in _SOURCES if row[name])
+        refuses = (stream, source) not in self._spoke
+        self._spoke.add((stream, source))
         if _value(_FIN, row[_FIN][0]):
             self._ended.add((stream, source))
         others = {end for ended, end in self._ended if ended == stream} - {source}
-        return (RESET,) if source in self._careless and others else ()
+        return (RESET,) if refuses or (source in self._careless and others) else ()
 
 
 def check_iwarp(
@@ -206,8 +211,8 @@ def check_iwarp(
     """Compare the records of a capture as tshark and as rnic.capture read them.
 
     A problem is: a field that differs, a wrong CRC, bytes that rnic.capture finds malformed, an expert
-    message of tshark of severity warning or above, unless one of `allow` is in it. An end whose address is
-    in `careless` may reset a stream that the other has ended.
+    message of tshark of severity warning or above, unless one of `allow` is in it. A connection may be
+    refused by a reset. An end whose address is in `careless` may reset a stream that the other has ended.
     """
     records = list(records)
     report, streams, ends = Report(frames=len(records)), Streams(), _Ends(careless)

@@ -36,11 +36,12 @@ WINDOW = 0xFFFF
 class Talk:
     """Makes the records of one connection: say() for each segment of it."""
 
-    def __init__(self, family: int = 4, first: int = 0x10000) -> None:
+    def __init__(self, family: int = 4, first: int = 0x10000, *, answered: bool = True) -> None:
         self.family, self.records = family, list[Record]()
         self.seq = {CLIENT: first, SERVER: first}
         self._segment(CLIENT, syn=True)
-        self._segment(SERVER, syn=True, ack=True)
+        if answered:
+            self._segment(SERVER, syn=True, ack=True)
 
     def say(self, port: int, *pieces: bytes) -> None:
         for piece in pieces:

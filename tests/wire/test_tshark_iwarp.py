@@ -152,6 +152,12 @@ def test_some_ends_may_reset_what_the_other_has_ended(careless: list[str], ended
     assert bool(problems) == (not ended or "10.0.0.2" not in careless)
 
 
+def test_a_port_where_nobody_listens_resets() -> None:
+    made = Talk(answered=False)
+    made.reset(SERVER)
+    assert not tshark_iwarp.check_iwarp(made.records).problems
+
+
 def test_what_is_wrong_is_found() -> None:
     records = talk(EVERY, 4)
     flipped = bytearray(records[4].data)
