@@ -5,8 +5,8 @@
     chain   chains, inline data, unsignaled work, with the send queue's accounting kept right
     ring    a cyclic buffer in the receiver's memory, into which the sender RDMA WRITEs records
 
-They work on a queue pair (`ports.QueuePairPort`), on a connection (`ports.ConnectionPort`) and, where they have
-calls for asyncio, on one of rnic.aio (`ports.AsyncPort`).
+They work on a queue pair (`ports.QueuePairPort`), on a connection (`ports.ConnectionPort`) and, where they
+have calls for asyncio, on one of rnic.aio (`ports.AsyncPort`).
 """
 
 from typing import TYPE_CHECKING

@@ -7,20 +7,19 @@
         chain.write_imm(7, addr, rkey)
     queue.flush()                               # until all has completed
 
-Only every nth request asks for a completion, which stands for all before it, as they complete in order. Whoever
-asks for none fills the send queue: its places are given back when a later completion is polled, and without one
-they never are.
+Only every nth request asks for a completion, which stands for all before it, as they complete in order.
+Whoever asks for none fills the send queue: its places are given back when a later completion is polled, and
+without one they never are.
 """
 
 from __future__ import annotations
 
-from time import monotonic
 from typing import TYPE_CHECKING, Self
 
 from rnic._nic.nic import SGE, SendWR
 from rnic.enums import SendFlags, WROpcode
 from rnic.errors import PostError
-from rnic.patterns.wait import How, Waiter
+from rnic.patterns.wait import How, Waiter, left
 from rnic.records import Record
 from rnic.times import after
 
@@ -33,7 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["Chain", "QueueError", "SendQueue", "SendQueueStatistics"]
 
 _SIGNALED, _INLINE, _FENCE = SendFlags.SIGNALED, SendFlags.INLINE, SendFlags.FENCE
-_CARRIES = frozenset({WROpcode.SEND, WROpcode.SEND_WITH_IMM, WROpcode.RDMA_WRITE, WROpcode.RDMA_WRITE_WITH_IMM})
+_CARRIES = frozenset(
+    {WROpcode.SEND, WROpcode.SEND_WITH_IMM, WROpcode.RDMA_WRITE, WROpcode.RDMA_WRITE_WITH_IMM}
+)
 
 
 class QueueError(ConnectionError):
@@ -61,8 +62,8 @@ class SendQueue:
     """The places of a send queue, and the tickets of what was posted.
 
     The queue pair's send_cq has completions of this send queue alone, and the queue pair was not made with
-    sq_sig_all. A ticket is the number of requests posted so far; the ticket of a chain is reached when all of it,
-    and all before, has completed. One thread or task uses it at a time.
+    sq_sig_all. A ticket is the number of requests posted so far; the ticket of a chain is reached when all of
+    it, and all before, has completed. One thread or task uses it at a time.
 
     every: of how many requests one asks for a completion; the default is a quarter of the send queue.
     """
@@ -97,8 +98,8 @@ class SendQueue:
     def chain(self, *, signaled: bool = False, timeout: float | None = None) -> Chain:
         """A block whose requests are posted by one call at its end.
 
-        signaled: the last one asks for a completion, so that wait() can wait for the chain. timeout: seconds that
-        the end of the block waits for places in the send queue.
+        signaled: the last one asks for a completion, so that wait() can wait for the chain. timeout: seconds
+        that the end of the block waits for places in the send queue.
         """
         return Chain(self, signaled, timeout)
 
@@ -106,8 +107,8 @@ class SendQueue:
         """Post requests as one chain; returns the ticket of the last.
 
         wr_id and the flags SIGNALED and INLINE are set here. Waits for places if there are too few. Raises
-        ValueError for more requests than the send queue has places, TimeoutError, or QueueError, when nothing was
-        posted; PostError, whose index says how many were.
+        ValueError for more requests than the send queue has places, TimeoutError, or QueueError, when nothing
+        was posted; PostError, whose index says how many were.
         """
         if len(wrs) > self.depth:
             raise ValueError(f"{len(wrs)} requests in one chain: the send queue has {self.depth} places")
@@ -139,18 +140,18 @@ class SendQueue:
     def wait(self, ticket: int, timeout: float | None = None) -> None:
         """Wait until a ticket is reached.
 
-        Raises ValueError if no later request asks for a completion, so that it would never come; TimeoutError;
-        QueueError.
+        Raises ValueError if no later request asks for a completion, so that it would never come;
+        TimeoutError; QueueError.
         """
         if ticket > self._signaled and ticket > self.reached:
-            raise ValueError(f"nothing from {ticket} on is signaled: post with signaled=True, or call flush()")
+            raise ValueError(f"nothing from {ticket} on is signaled: post with signaled=True, or flush()")
         until = after(timeout)
         while self.reached < ticket:
-            self._take(self.waiter.wait(timeout=None if until is None else max(0.0, until - monotonic())))
+            self._take(self.waiter.wait(timeout=left(until)))
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until all that was posted has completed; raises TimeoutError or QueueError."""
-        if self.posted > self._signaled:  # a WRITE of no bytes touches no memory, so its key need not be right
+        if self.posted > self._signaled:  # a WRITE of no bytes touches no memory, and needs no key
             self.post([SendWR(opcode=WROpcode.RDMA_WRITE)], signaled=True, timeout=timeout)
         self.wait(self.posted, timeout)
 
@@ -167,10 +168,11 @@ class SendQueue:
     def _make_room(self, places: int, timeout: float | None) -> None:
         self.reclaim()
         until = after(timeout)
-        if places > self.depth - (self.posted - self._signaled):  # those behind the last signal would never go
+        unsignaled = self.posted - self._signaled
+        if places > self.depth - unsignaled:  # which would never be given back
             self.flush(timeout)
         while self.room < places:
-            self.wait(self.posted + places - self.depth, None if until is None else max(0.0, until - monotonic()))
+            self.wait(self.posted + places - self.depth, left(until))
 
     def _take(self, found: list[WC]) -> None:
         for wc in found:
@@ -204,7 +206,7 @@ class Chain:
         self._wrs.append(SendWR(opcode=WROpcode.RDMA_WRITE, sg_list=(sge,), remote_addr=addr, rkey=rkey))
 
     def write_imm(self, imm_data: int, addr: int = 0, rkey: int = 0, sge: SGE | None = None) -> None:
-        """A WRITE with immediate data, which takes a receive of the peer; without an SGE it writes nothing."""
+        """A WRITE with immediate data, which takes a receive; without an SGE it writes nothing."""
         wr = SendWR(opcode=WROpcode.RDMA_WRITE_WITH_IMM, imm_data=imm_data, remote_addr=addr, rkey=rkey)
         if sge is not None:
             wr.sg_list = (sge,)

@@ -7,26 +7,29 @@ written once. run() does it in a thread, run_async() in a task.
 
 from __future__ import annotations
 
+from asyncio import timeout
 from collections.abc import Generator, Sequence
-from time import monotonic
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from rnic._nic.nic import SGE, RecvWR
+from rnic.endpoint import Region
 from rnic.enums import AccessFlags, WCOpcode
 from rnic.patterns.chain import QueueError, SendQueue
-from rnic.patterns.wait import How, Waiter
+from rnic.patterns.wait import How, Waiter, left
 from rnic.records import Record
 
 if TYPE_CHECKING:
     import rnic
     from rnic._nic.nic import MR, WC
     from rnic.aio import Connection as AsyncConnection
-    from rnic.endpoint import Region
 
 __all__ = ["AsyncPort", "ConnectionPort", "Piece", "Port", "QueuePairPort", "Window", "run", "run_async"]
 
 T = TypeVar("T")
-_ACCESS = AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_READ | AccessFlags.REMOTE_ATOMIC
+_ACCESS = (
+    AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_READ | AccessFlags.REMOTE_ATOMIC
+)
 BELLS = 4  # receives for doorbells: of each wait the peer rings at most once
 BELL = 0x6C6C6562  # "bell": immediate data on a queue pair, a message's tag on a connection
 
@@ -141,11 +144,6 @@ async def run_async(port: AsyncPort, steps: Steps[T]) -> T:
         steps.close()
 
 
-def left(until: float | None) -> float | None:
-    """Seconds that are left until a time of monotonic()."""
-    return None if until is None else max(0.0, until - monotonic())
-
-
 # ---------------------------------------------------------------- on a queue pair
 
 
@@ -239,11 +237,17 @@ def _part(mr: MR, piece: Piece) -> memoryview:
     return mr.buf[piece.offset : piece.offset + piece.length]
 
 
+def _region(remote: Window | Region) -> Region:
+    if not isinstance(remote, Region):
+        raise TypeError(f"a connection uses what next_region() returns, not {remote!r}")
+    return remote
+
+
 class ConnectionPort:
     """A connection of rnic.connect() or rnic.listen(); doorbells are messages of no bytes with the tag BELL.
 
-    The peer learns of memory by conn.share(mr.buf) here and next_region() there. Other messages of the program
-    may go by the same connection.
+    The peer learns of memory by conn.share(mr.buf) here and next_region() there. Other messages of the
+    program may go by the same connection.
     """
 
     def __init__(self, conn: rnic.Connection) -> None:
@@ -260,22 +264,20 @@ class ConnectionPort:
             case Write(mr, remote, pieces):
                 with conn.batch() as batch:
                     for piece in pieces:
-                        batch.write(_part(mr, piece), remote, piece.remote_offset)  # type: ignore[arg-type]
+                        batch.write(_part(mr, piece), _region(remote), piece.remote_offset)
             case Read(mr, remote, piece, until):
-                conn.read(_part(mr, piece), remote, piece.remote_offset, timeout=left(until))  # type: ignore[arg-type]
+                conn.read(_part(mr, piece), _region(remote), piece.remote_offset, timeout=left(until))
             case FetchAdd(remote, offset, n, until):
-                return conn.fetch_add(remote, n, offset, timeout=left(until))  # type: ignore[arg-type]
+                return conn.fetch_add(_region(remote), n, offset, timeout=left(until))
             case CompareSwap(remote, offset, compare, swap, until):
-                return conn.compare_swap(remote, compare, swap, offset, timeout=left(until))  # type: ignore[arg-type]
+                return conn.compare_swap(_region(remote), compare, swap, offset, timeout=left(until))
             case Ring():
                 conn.send(b"", tag=BELL)
             case Sleep(until):
                 conn.recv(left(until), tag=BELL)
             case Look():
-                try:
+                with suppress(TimeoutError):
                     conn.recv(0, tag=BELL)
-                except TimeoutError:
-                    pass
         return 0
 
 
@@ -291,10 +293,8 @@ class AsyncPort:
 
     async def do(self, step: Step) -> int:
         """Carry out a step; raises TimeoutError, or what the connection raises."""
-        import asyncio
-
-        until = getattr(step, "until", None)
-        async with asyncio.timeout(left(until)):
+        until: float | None = getattr(step, "until", None)
+        async with timeout(left(until)):
             return await self._do(step)
 
     async def _do(self, step: Step) -> int:
@@ -303,26 +303,19 @@ class AsyncPort:
             case Write(mr, remote, pieces):
                 async with conn.batch() as batch:
                     for piece in pieces:
-                        batch.write(_part(mr, piece), remote, piece.remote_offset)  # type: ignore[arg-type]
+                        batch.write(_part(mr, piece), _region(remote), piece.remote_offset)
             case Read(mr, remote, piece, _):
-                await conn.read(_part(mr, piece), remote, piece.remote_offset)  # type: ignore[arg-type]
+                await conn.read(_part(mr, piece), _region(remote), piece.remote_offset)
             case FetchAdd(remote, offset, n, _):
-                return await conn.fetch_add(remote, n, offset)  # type: ignore[arg-type]
+                return await conn.fetch_add(_region(remote), n, offset)
             case CompareSwap(remote, offset, compare, swap, _):
-                return await conn.compare_swap(remote, compare, swap, offset)  # type: ignore[arg-type]
+                return await conn.compare_swap(_region(remote), compare, swap, offset)
             case Ring():
                 await conn.send(b"", tag=BELL)
             case Sleep():
                 await conn.recv(tag=BELL)
             case Look():
-                await self._look()
+                with suppress(TimeoutError):
+                    async with timeout(0):
+                        await conn.recv(tag=BELL)
         return 0
-
-    async def _look(self) -> None:
-        import asyncio
-
-        try:
-            async with asyncio.timeout(0):
-                await self.conn.recv(tag=BELL)
-        except TimeoutError:
-            pass

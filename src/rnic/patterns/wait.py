@@ -5,8 +5,8 @@
         for wc in waiter.wait(timeout=5.0):
             ...
 
-The order of an event wait is: poll, ask for an event, poll again, sleep (ibv_get_cq_event(3)). Whoever asks and
-sleeps without the second poll sleeps for ever if a completion came between the first poll and the asking.
+The order of an event wait is: poll, ask for an event, poll again, sleep (ibv_get_cq_event(3)). Whoever asks
+and sleeps without the second poll sleeps for ever if a completion came between the first poll and the asking.
 """
 
 from __future__ import annotations
@@ -26,10 +26,15 @@ if TYPE_CHECKING:
 
     from rnic._nic.nic import CQ, WC
 
-__all__ = ["How", "WaitStatistics", "Waiter"]
+__all__ = ["How", "WaitStatistics", "Waiter", "left"]
 
 SPIN = 50e-6
 _BATCH = 64
+
+
+def left(until: float | None) -> float | None:
+    """Seconds that are left until a time of monotonic(), at least 0; None: for ever."""
+    return None if until is None else max(0.0, until - monotonic())
 
 
 class How(Enum):
@@ -138,9 +143,8 @@ class Waiter:
 
     def _sleep(self, until: float | None) -> None:
         self._sleeps += 1
-        left = None if until is None else max(0.0, until - monotonic())
         try:
-            self._take(left)
+            self._take(left(until))
         except TimeoutError:
             raise TimeoutError("no completion came in time") from None
 
