@@ -21,9 +21,12 @@ SIZE = 4096
 @pytest.fixture
 def ends() -> Iterator[tuple[QP, MR, MR]]:
     """A queue pair with 16 places, its memory, and its peer's."""
-    with queue_pairs(depth=16) as (a, b):
-        with a.pd.alloc_mr(SIZE, ACCESS) as here, b.pd.alloc_mr(SIZE, ACCESS) as there:
-            yield a, here, there
+    with (
+        queue_pairs(depth=16) as (a, b),
+        a.pd.alloc_mr(SIZE, ACCESS) as here,
+        b.pd.alloc_mr(SIZE, ACCESS) as there,
+    ):
+        yield a, here, there
 
 
 def test_one_call_posts_all_of_a_chain(ends: tuple[QP, MR, MR]) -> None:
