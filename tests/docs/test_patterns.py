@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/patterns: every program runs and prints what its page says, and every pattern has a page with a picture."""
+"""docs/patterns: each pattern has a page with a picture, whose programs print what it says."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ PY_ROOMS = {
         "notebook",
     },
     "aio": {"_nic", "conn", "endpoint", "rdmacm", "enums", "errors", "log", "times"},
-    "patterns": {"rnic", "_nic", "endpoint", "enums", "errors", "times", "records", "later"},
+    "patterns": {"rnic", "_nic", "aio", "endpoint", "enums", "errors", "times", "records", "later"},
     "testing": {"_nic", "verbs", "enums", "errors", "rnic", "times", "records"},
     "ucma": {"rdmacm", "verbs", "enums", "errors", "log", "threads", "records"},
     "programs": {"rnic", "ucma", "verbs", "enums", "errors", "records"},

@@ -53,6 +53,11 @@ def connections(**options: Any) -> Iterator[tuple[rnic.Connection, rnic.Connecti
     """Of this process: the one that has connected, and the other."""
     with rnic.listen(HOST, 0, **options) as listener, ThreadPoolExecutor(1) as pool:
         accepting = pool.submit(listener.accept, WAIT)
-        with rnic.connect(HOST, listener.port, **options) as ours, accepting.result(WAIT) as theirs:
+        ours = rnic.connect(HOST, listener.port, **options)
+        theirs = accepting.result(WAIT)
+        try:
             yield ours, theirs
-            pool.submit(theirs.close)
+        finally:  # each waits for the other
+            closing = pool.submit(theirs.close)
+            ours.close()
+            closing.result(WAIT)

@@ -138,7 +138,7 @@ def test_tasks() -> None:
     async def main() -> None:
         async with rnic.aio.listen(HOST, 0) as listener:
             serving = asyncio.create_task(listener.serve(serve))
-            async with rnic.aio.connect(HOST, listener.port) as conn:
+            async with await rnic.aio.connect(HOST, listener.port) as conn:
                 reader = await AsyncRingReader.over(conn, 4096)
                 assert await reader.get() == said[0]
                 assert [one async for one in reader] == said[1:]

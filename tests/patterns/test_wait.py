@@ -13,6 +13,7 @@ from patterns.ends import WAIT, queue_pairs
 from rnic import QP, RecvWR, SendFlags, SendWR
 from rnic._nic.nic import CQ, WC
 from rnic.patterns.wait import How, Waiter
+from waiting import until
 
 
 @pytest.fixture
@@ -21,8 +22,11 @@ def pair() -> Iterator[tuple[QP, QP]]:
         yield both
 
 
-def send(qp: QP, number: int = 1) -> None:
-    qp.post_send(SendWR(wr_id=number, send_flags=SendFlags.SIGNALED))
+def send(qp: QP) -> None:
+    """A message; its completion is polled, so that it gives its place back."""
+    qp.post_send(SendWR(send_flags=SendFlags.SIGNALED))
+    assert qp.send_cq is not None
+    until(lambda: qp.send_cq is not None and qp.send_cq.poll(), "the SEND completes")
 
 
 @pytest.mark.parametrize("how", How)
@@ -65,11 +69,7 @@ class Late:
         return self._cq.poll(n)
 
     def req_notify(self) -> None:
-        if self._sender is not None:
-            send(self._sender)
-            sent = self._sender.send_cq
-            while sent is not None and not sent.poll():  # so it is in the queue
-                pass
+        send(self._sender)
         self._cq.req_notify()
 
 

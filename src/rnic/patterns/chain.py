@@ -26,8 +26,8 @@ from rnic.times import after
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import rnic
     from rnic._nic.nic import WC
-    from rnic.verbs.qp import QP
 
 __all__ = ["Chain", "QueueError", "SendQueue", "SendQueueStatistics"]
 
@@ -68,7 +68,7 @@ class SendQueue:
     every: of how many requests one asks for a completion; the default is a quarter of the send queue.
     """
 
-    def __init__(self, qp: QP, how: How = How.ADAPTIVE, *, every: int | None = None) -> None:
+    def __init__(self, qp: rnic.QP, how: How = How.ADAPTIVE, *, every: int | None = None) -> None:
         if qp.send_cq is None:
             raise ValueError("the queue pair has no send_cq")
         if qp.send_cq is qp.recv_cq:

@@ -81,10 +81,16 @@ class Cursor:
         for _ in range(_SPINS):
             if self.look(most) > value:
                 return
+        try:
+            yield from self._sleep(value, most, until)
+        except TimeoutError:
+            raise TimeoutError(f"{what}: the peer did nothing in time") from None
+
+    def _sleep(self, value: int, most: int, until: float | None) -> Steps[None]:
         while self.look(most) <= value:
             yield Look()
-            if (time_left := left(until)) is not None and time_left <= 0:
-                raise TimeoutError(f"{what}: the peer did nothing in time")
+            if left(until) == 0:
+                raise TimeoutError
             if not (yield from self._announce(value, most, until)):
                 continue  # it is on its way
             if self.look(most) <= value:

@@ -125,7 +125,12 @@ def run(port: Port, steps: Steps[T]) -> T:
     try:
         step = next(steps)
         while True:
-            step = steps.send(port.do(step))
+            try:
+                answer = port.do(step)
+            except Exception as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(answer)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     finally:
@@ -137,7 +142,12 @@ async def run_async(port: AsyncPort, steps: Steps[T]) -> T:
     try:
         step = next(steps)
         while True:
-            step = steps.send(await port.do(step))
+            try:
+                answer = await port.do(step)
+            except Exception as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(answer)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     finally:
@@ -155,9 +165,9 @@ class QueuePairPort:
     """
 
     def __init__(self, qp: rnic.QP, how: How = How.ADAPTIVE) -> None:
-        if qp.recv_cq is None:
-            raise ValueError("the queue pair has no recv_cq")
-        self.qp = qp
+        if qp.recv_cq is None or qp.pd is None:
+            raise ValueError("the queue pair has no recv_cq, or no protection domain")
+        self.qp, self._pd = qp, qp.pd
         self.sends = SendQueue(qp, how)
         self._bells = Waiter(qp.recv_cq, how)
         self._receive = RecvWR()
@@ -168,7 +178,7 @@ class QueuePairPort:
 
     def memory(self, nbytes: int) -> MR:
         """Memory of the queue pair's protection domain."""
-        mr = self.qp.pd.alloc_mr(nbytes, _ACCESS)
+        mr = self._pd.alloc_mr(nbytes, _ACCESS)
         self._memory.append(mr)
         return mr
 

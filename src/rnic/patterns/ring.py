@@ -26,6 +26,7 @@ import struct
 from collections import deque
 from typing import TYPE_CHECKING, Self
 
+from rnic.endpoint.buffers import flat
 from rnic.patterns.cursor import BOARD, Cursor, LiarError
 from rnic.patterns.ports import AsyncPort, ConnectionPort, Piece, run, run_async
 from rnic.times import after
@@ -77,7 +78,7 @@ class _Writer:
         return f"<{type(self).__name__} of {self._size} bytes, {self._cursor.own} put>"
 
     def _put_many(self, records: Iterable[AnyBuffer], until: float | None) -> Steps[None]:
-        left = deque(memoryview(record).cast("B") for record in records)
+        left = deque(flat(record, "put()") for record in records)
         if self._ended:
             raise ValueError("put() behind end()")
         if long := next((len(record) for record in left if len(record) > self.longest), None):
