@@ -86,22 +86,27 @@ def stepping(port: PretendPort, steps: Steps[T]) -> Generator[None, None, T]:
         return end.value  # type: ignore[no-any-return]
 
 
-def interleave(order: random.Random, tasks: dict[Any, Generator[None, None, None]], deaths: float = 0) -> Any:
-    """Let tasks go on by one piece each, in random order, until all have ended; yields the name of one that was
-    stopped for good, with this probability at each piece.
+def interleave(
+    order: random.Random, tasks: dict[Any, Generator[None, None, None]], deaths: float = 0
+) -> Generator[Any, None, None]:
+    """Let tasks go on in random order, by a few pieces or by many, until all have ended; yields the name of one
+    that was stopped for good, with this probability at each piece.
     """
+    turn, pieces = None, 0
     for _ in range(LIMIT):
         if not tasks:
             return
-        name = order.choice(list(tasks))
+        if not pieces or turn not in tasks:
+            turn, pieces = order.choice(list(tasks)), order.choice((1, 2, 10, 200))
+        pieces -= 1
         if order.random() < deaths:
-            del tasks[name]
-            yield name
+            tasks.pop(turn).close()
+            yield turn
             continue
         try:
-            next(tasks[name])
+            next(tasks[turn])
         except StopIteration:
-            del tasks[name]
+            del tasks[turn]
     raise AssertionError(f"{sorted(tasks)} do not end")
 
 

@@ -19,13 +19,14 @@ from rnic.patterns.onesided import (
     Group,
     GroupMemory,
     HostileMemoryError,
+    NoPlaceError,
     Store,
     StoreMemory,
     WordMemory,
     Words,
 )
 from rnic.patterns.onesided.invitation import Invitation
-from rnic.patterns.onesided.table import Geometry, Key
+from rnic.patterns.onesided.table import Geometry, Key, pack_block, parse_block
 from rnic.patterns.ports import Write
 
 KEYS = [b"a", b"key 2", b"k" * 64]
@@ -123,19 +124,19 @@ def test_what_is_too_long(key: bytes, value: bytes) -> None:
 # ---------------------------------------------------------------------- many clients, in any order
 
 
-def life(store: Store, chosen: random.Random, done: Counter[str], seen: dict[bytes, int]) -> Generator[None, None, None]:
+def life(store: Store, chosen: random.Random, done: Counter[str], seen: Counter[str]) -> Generator[None, None, None]:
     """What a client does: each count of `add` is known to be there, each of `begun` may be."""
     port: Any = store._port
-    newest: dict[bytes, int] = {}
+    newest = 0
 
     def one_more(old: bytes | None) -> bytes:
         return struct.pack("<Q", 1 + (struct.unpack("<Q", old)[0] if old else 0))
 
-    for number in range(8):
+    for number in range(25):
         key = chosen.choice(KEYS)
         match chosen.randrange(5):
             case 0:
-                value = value_of(key, number, chosen.randint(0, 80))
+                value = value_of(key, number, chosen.randint(0, 580))
                 yield from stepping(port, store._put(key, value, None, None))
             case 1:
                 entry = yield from stepping(port, store._get(key, None))
@@ -146,28 +147,29 @@ def life(store: Store, chosen: random.Random, done: Counter[str], seen: dict[byt
             case 3:
                 entry = yield from stepping(port, store._get(b"counter", None))
                 count = struct.unpack("<Q", entry.value)[0] if entry else 0
-                assert count >= max(newest.get(b"counter", 0), 0)
-                newest[b"counter"] = count
+                assert count >= newest
+                newest = count
             case 4:
-                before = seen.get(b"counter", 0)  # an add that has returned
+                before = seen["most"]  # that was there when an earlier call returned
                 done["begun"] += 1
                 yield from stepping(port, store._update(b"counter", one_more, None))
                 done["begun"] -= 1
                 done["added"] += 1
                 entry = yield from stepping(port, store._get(b"counter", None))
                 assert entry is not None
-                assert struct.unpack("<Q", entry.value)[0] > before
-                seen[b"counter"] = max(seen.get(b"counter", 0), struct.unpack("<Q", entry.value)[0])
+                (count,) = struct.unpack("<Q", entry.value)
+                assert count > before
+                seen["most"] = max(seen["most"], count)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_torn_value_and_no_lost_update(seed: int) -> None:
-    chosen, done, seen = random.Random(seed), Counter[str](), dict[bytes, int]()
-    memory = served(slots=1)  # two buckets: all keys meet
+    chosen, done, seen = random.Random(seed), Counter[str](), Counter[str]()
+    memory = served(slots=1, value_size=600)  # two buckets: all keys meet
     clients = [store_on(memory) for _ in range(4)]
     invitations = {at: invitation for at, (_, invitation) in enumerate(clients)}
     tasks = {at: life(store, random.Random(f"{seed} {at}"), done, seen) for at, (store, _) in enumerate(clients)}
-    for dead in interleave(chosen, tasks, deaths=(seed % 3) * 0.001):
+    for dead in interleave(chosen, tasks, deaths=(seed % 3) * 0.0005):
         memory.leave(invitations.pop(dead))
         store, invitations[dead] = store_on(memory)  # with a number that others do not have
         tasks[dead] = life(store, random.Random(f"{seed} {dead} again"), done, seen)
@@ -187,9 +189,9 @@ def test_torn_reads_and_conflicts_were_met() -> None:
     """The test above has what it is for."""
     torn = conflicts = 0
     for seed in range(20):
-        memory = served(slots=1)
+        memory = served(slots=1, value_size=600)
         clients = [store_on(memory)[0] for _ in range(3)]
-        tasks = {at: life(store, random.Random(f"{seed} {at}"), Counter(), {}) for at, store in enumerate(clients)}
+        tasks = {at: life(store, random.Random(f"{seed} {at}"), Counter(), Counter()) for at, store in enumerate(clients)}
         assert not list(interleave(random.Random(seed), tasks))
         torn += sum(one.statistics().torn for one in clients)
         conflicts += sum(one.statistics().conflicts for one in clients)
@@ -364,11 +366,23 @@ def test_a_group_is_as_new_when_all_have_left() -> None:
         one, two = memory.join(), memory.join()
         port = PretendPort(memory.mr)  # type: ignore[arg-type]
         group = Group(port, window(memory.mr), one)  # type: ignore[arg-type]
-        with pytest.raises(ConnectionError, match="has its 2 members"):
+        with pytest.raises(NoPlaceError, match="has its 2 members"):
             memory.join()
         memory.leave(two)
         with pytest.raises(BrokenGroupError, match="member 1 has left"):
             group.barrier()
-        with pytest.raises(ConnectionError, match="the others must leave"):
+        with pytest.raises(NoPlaceError, match="the others must leave"):
             memory.join()
         memory.leave(one)
+
+
+def test_a_block_that_does_not_fit_its_entry() -> None:
+    block = memoryview(bytearray(300))
+    end = pack_block(block, 5, b"key", b"value")
+    assert parse_block(block[:end], 5) == (b"key", b"value")
+    assert parse_block(block[:end], 6) is None
+    assert parse_block(block[: end - 1], 5) is None
+    block[end - 1] ^= 1
+    assert parse_block(block[:end], 5) is None
+    end = pack_block(block, 5, b"k" * 65, b"value")  # whose checksum is right
+    assert parse_block(block[:end], 5) is None

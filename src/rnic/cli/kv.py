@@ -98,7 +98,7 @@ def store_of(host: str, port: int, timeout: float) -> Iterator[Store]:
 
     try:
         with rnic.connect(host, port, timeout=timeout) as conn:
-            yield Store.open(conn, timeout)
+            yield Store.over(conn, timeout)
     except (ConflictError, FullError, ValueError) as error:
         raise Failure(str(error)) from None
 

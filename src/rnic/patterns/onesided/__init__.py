@@ -7,7 +7,7 @@ clients use by READ, WRITE and atomics alone.
         listener.serve(lambda conn: serve(conn, memory))
 
     with rnic.connect(host, 7471) as conn:                    # a client
-        store = Store.open(conn)
+        store = Store.over(conn)
         store.put(b"key", b"value")
 
 The server's program has two tasks: it gives each client a number, and when the client's connection has ended, it
@@ -25,7 +25,7 @@ is a little-endian machine.
 
 from rnic.patterns.onesided.group import AsyncGroup, BrokenGroupError, Group, GroupMemory
 from rnic.patterns.onesided.guest import HostileMemoryError
-from rnic.patterns.onesided.serving import Shared, serve, serve_async
+from rnic.patterns.onesided.serving import NoPlaceError, Shared, serve, serve_async
 from rnic.patterns.onesided.store import AsyncStore, ConflictError, Entry, FullError, Store, StoreStatistics
 from rnic.patterns.onesided.table import StoreMemory
 from rnic.patterns.onesided.words import AsyncWords, WordMemory, Words
@@ -41,6 +41,7 @@ __all__ = [
     "Group",
     "GroupMemory",
     "HostileMemoryError",
+    "NoPlaceError",
     "Shared",
     "Store",
     "StoreMemory",

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from rnic.patterns.onesided.guest import TIMEOUT, WORD, Guest, InTasks, InThreads, Patience
-from rnic.patterns.onesided.serving import Memory
+from rnic.patterns.onesided.serving import Memory, NoPlaceError
 from rnic.patterns.ports import FetchAdd, Piece, Steps, Write
 from rnic.times import after
 
@@ -70,10 +70,10 @@ class GroupMemory(Memory):
 
     def _free(self) -> int:
         if self._words[BROKEN // 8]:
-            raise ConnectionError("no place: a member has left, and the others must leave, too")
+            raise NoPlaceError("no place: a member has left, and the others must leave, too")
         number = next((one for one in range(1, self.members + 1) if one not in self._numbers), 0)
         if not number:
-            raise ConnectionError(f"no place: the group has its {self.members} members")
+            raise NoPlaceError(f"no place: the group has its {self.members} members")
         return number
 
     def _locks(self) -> Iterable[int]:
@@ -205,7 +205,7 @@ class GroupSteps(Guest):
 
 
 class Group(GroupSteps, InThreads):
-    """A member of a group, whose calls wait. Group.open(conn) makes it. All members make the same calls in the
+    """A member of a group, whose calls wait. Group.over(conn) makes it. All members make the same calls in the
     same order.
 
     All calls take a `timeout` in seconds, None: for ever; raise TimeoutError, which says how many have not come;
@@ -240,7 +240,7 @@ class Group(GroupSteps, InThreads):
 
 
 class AsyncGroup(GroupSteps, InTasks):
-    """A member of a group for asyncio; as Group. `await AsyncGroup.open(conn)` makes it."""
+    """A member of a group for asyncio; as Group. `await AsyncGroup.over(conn)` makes it."""
 
     async def barrier(self, timeout: float | None = TIMEOUT) -> None:
         """As Group.barrier()."""

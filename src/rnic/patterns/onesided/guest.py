@@ -163,7 +163,7 @@ class InThreads(Guest):
         self._turn = threading.Lock()
 
     @classmethod
-    def open(cls, conn: Connection, timeout: float | None = TIMEOUT) -> Self:
+    def over(cls, conn: Connection, timeout: float | None = TIMEOUT) -> Self:
         """By a connection to serve() or serve_async(); raises ValueError if they serve something else.
 
         TimeoutError; or what the connection raises, as AbortedError with the reason if there is no place.
@@ -190,7 +190,7 @@ class InTasks(Guest):
         self._turn = asyncio.Lock()
 
     @classmethod
-    async def open(cls, conn: AsyncConnection) -> Self:
+    async def over(cls, conn: AsyncConnection) -> Self:
         """By a connection to serve() or serve_async(); as of threads. asyncio.timeout() limits it."""
         region = await conn.next_region()
         return cls(AsyncPort(conn), region, await conn.recv())

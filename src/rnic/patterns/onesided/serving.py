@@ -23,9 +23,13 @@ if TYPE_CHECKING:
     from rnic._nic.nic import MR
     from rnic.aio import Connection as AsyncConnection
 
-__all__ = ["Shared", "serve", "serve_async"]
+__all__ = ["NoPlaceError", "Shared", "serve", "serve_async"]
 
 _ACCESS = AccessFlags.REMOTE_READ | AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_ATOMIC
+
+
+class NoPlaceError(RuntimeError):
+    """The memory has as many clients as it can have."""
 
 
 class Shared(Protocol):
@@ -34,7 +38,7 @@ class Shared(Protocol):
     mr: MR
 
     def join(self) -> bytes:
-        """Let a client in; the invitation for it."""
+        """Let a client in; the invitation for it; NoPlaceError."""
 
     def leave(self, invitation: bytes) -> int:
         """A client is gone, and its requests with it: take back what it held. How many locks that were."""
@@ -46,7 +50,11 @@ def serve(conn: Connection, shared: Shared) -> None:
     What the client says is not heard. Raises what the connection raises when the client dies. Raises VerbsError:
     EBUSY if the client's process is stopped in the middle of a copy; then nothing is taken back.
     """
-    invitation = shared.join()
+    try:
+        invitation = shared.join()
+    except NoPlaceError as error:
+        conn.abort(str(error))
+        return
     region = None
     try:
         region = conn.share(shared.mr.buf, _ACCESS)
@@ -61,7 +69,11 @@ def serve(conn: Connection, shared: Shared) -> None:
 
 async def serve_async(conn: AsyncConnection, shared: Shared) -> None:
     """The same for rnic.aio.Listener.serve()."""
-    invitation = shared.join()
+    try:
+        invitation = shared.join()
+    except NoPlaceError as error:
+        conn.abort(str(error))
+        return
     region = None
     try:
         region = await conn.share(shared.mr.buf, _ACCESS)
@@ -94,7 +106,7 @@ class Memory:
         return len(self._numbers)
 
     def join(self) -> bytes:
-        """Let a client in; the invitation for it, 32 bytes. ConnectionError if there is no place."""
+        """Let a client in; the invitation for it, 32 bytes. NoPlaceError if there is none."""
         with self._guard:
             number = self._free()
             self._numbers.add(number)
@@ -120,7 +132,7 @@ class Memory:
             if number not in self._numbers:
                 self._last = number
                 return number
-        raise ConnectionError(f"no place: there are {OWNER} clients")
+        raise NoPlaceError(f"no place: there are {OWNER} clients")
 
     def _locks(self) -> Iterable[int]:
         """Where locks are, in words of 8 bytes."""

@@ -236,7 +236,7 @@ class StoreSteps(Guest):
 
 
 class Store(StoreSteps, InThreads):
-    """A client of a store, whose calls wait. Store.open(conn) makes it.
+    """A client of a store, whose calls wait. Store.over(conn) makes it.
 
     All calls take a `timeout` in seconds, None: for ever. They raise TimeoutError, which says who holds the lock;
     HostileMemoryError; ValueError for a key or value that is too long; and what the connection raises. After a
@@ -286,7 +286,7 @@ class Store(StoreSteps, InThreads):
 
 
 class AsyncStore(StoreSteps, InTasks):
-    """A client of a store for asyncio; as Store. `await AsyncStore.open(conn)` makes it."""
+    """A client of a store for asyncio; as Store. `await AsyncStore.over(conn)` makes it."""
 
     async def get(self, key: bytes, timeout: float | None = TIMEOUT) -> bytes | None:
         """As Store.get()."""

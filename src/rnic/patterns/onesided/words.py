@@ -73,7 +73,7 @@ class WordSteps(Guest):
 
 
 class Words(WordSteps, InThreads):
-    """A client of locks and counters, whose calls wait. Words.open(conn) makes it.
+    """A client of locks and counters, whose calls wait. Words.over(conn) makes it.
 
     All calls take a `timeout` in seconds, None: for ever; raise TimeoutError, IndexError, and what the connection
     raises.
@@ -110,7 +110,7 @@ class Words(WordSteps, InThreads):
 
 
 class AsyncWords(WordSteps, InTasks):
-    """A client of locks and counters for asyncio; as Words. `await AsyncWords.open(conn)` makes it."""
+    """A client of locks and counters for asyncio; as Words. `await AsyncWords.over(conn)` makes it."""
 
     @asynccontextmanager
     async def lock(self, lock: int, timeout: float | None = TIMEOUT) -> AsyncIterator[int]:

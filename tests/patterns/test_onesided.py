@@ -1,0 +1,398 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One-sided structures on connections and queue pairs: threads, tasks and processes, and those that die."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rnic
+from forked import FORKS
+from rnic.endpoint import AbortedError
+from rnic.patterns.onesided import (
+    AsyncGroup,
+    AsyncStore,
+    AsyncWords,
+    BrokenGroupError,
+    Group,
+    GroupMemory,
+    Shared,
+    Store,
+    StoreMemory,
+    WordMemory,
+    Words,
+    serve,
+    serve_async,
+)
+from rnic.patterns.ports import ConnectionPort, QueuePairPort, Step, Write
+from rnic.testing import connect
+from waiting import until
+
+HOST = "127.0.0.1"
+WAIT = 60.0  # seconds that only a hang takes
+
+
+@contextmanager
+def served(kind: Any, **sizes: int) -> Iterator[tuple[int, Any]]:
+    """A server in a thread for each client: its port, and its memory."""
+    with rnic.listen(HOST, 0) as listener:
+        memory = kind(listener.alloc, **sizes)
+        serving = threading.Thread(target=listener.serve, args=(partial(serve, shared=memory),))
+        serving.start()
+        try:
+            yield listener.port, memory
+        finally:
+            listener.close()
+            serving.join(WAIT)
+        assert not serving.is_alive()
+        assert memory.clients == 0
+
+
+@contextmanager
+def client(kind: Any, port: int) -> Iterator[Any]:
+    with rnic.connect(HOST, port) as conn:
+        yield kind.over(conn, WAIT)
+
+
+# ---------------------------------------------------------------------- a store
+
+
+def test_a_store() -> None:
+    with served(StoreMemory, slots=64, value_size=10_000) as (port, memory):
+        with client(Store, port) as one, client(Store, port) as two:
+            assert one.get(b"k") is None
+            assert one.put(b"k", b"v" * 10_000)
+            assert two.get(b"k") == b"v" * 10_000
+            version = two.put(b"k", b"", version=one.entry(b"k").version)
+            assert one.entry(b"k").version == version
+            assert one.update(b"k", lambda old: old + b"more") > 0
+            assert one.keys() == two.keys() == [b"k"]
+            assert (two.delete(b"k"), one.delete(b"k"), one.keys()) == (True, False, [])
+            assert memory.clients == 2
+
+
+def test_what_a_client_says_is_not_heard() -> None:
+    with served(StoreMemory, slots=4) as (port, memory), rnic.connect(HOST, port) as conn:
+        conn.send(b"hello" * 1000)
+        Store.over(conn).put(b"k", b"v")
+        assert memory.clients == 1
+
+
+def test_a_client_of_another_kind() -> None:
+    with served(WordMemory, locks=1) as (port, _), pytest.raises(ValueError, match="has words, not a store"):
+        with client(Store, port):
+            pass
+
+
+def one_more(old: bytes | None) -> bytes:
+    """A counter, repeated, so that a torn value is seen."""
+    words = struct.unpack("<64Q", old) if old else (0,) * 64
+    assert len(set(words)) == 1
+    return struct.pack("<64Q", *[words[0] + 1] * 64)
+
+
+def _adds(port: int, times: int, pipe: Any) -> None:
+    """A process that adds, and reads what the others add."""
+    with rnic.connect(HOST, port) as conn:
+        store = Store.over(conn, WAIT)
+        last = 0
+        for number in range(times):
+            store.update(b"key %d" % (number % 2), one_more, WAIT)
+            found = store.get(b"key 0", WAIT)
+            assert found is not None
+            words = struct.unpack("<64Q", found)
+            assert len(set(words)) == 1
+            assert words[0] >= last
+            last = words[0]
+    pipe.send("done")
+
+
+def test_processes_lose_no_update_and_read_nothing_torn() -> None:
+    with served(StoreMemory, slots=4, value_size=512) as (port, _), client(Store, port) as store:
+        ours, theirs = FORKS.Pipe()
+        peers = [FORKS.Process(target=_adds, args=(port, 150, theirs)) for _ in range(3)]
+        for one in peers:
+            one.start()
+        for one in peers:
+            one.join(WAIT)
+        assert [one.exitcode for one in peers] == [0] * 3
+        assert [struct.unpack("<64Q", store.get(b"key %d" % at))[0] for at in range(2)] == [225, 225]
+        ours.close()
+        theirs.close()
+
+
+class Stops(ConnectionPort):
+    """Says so when the pattern would write, and waits for ever: it holds the lock."""
+
+    def __init__(self, conn: rnic.Connection, pipe: Any) -> None:
+        super().__init__(conn)
+        self._pipe = pipe
+
+    def do(self, step: Step) -> int:
+        if isinstance(step, Write):
+            self._pipe.send("holds")
+            threading.Event().wait()
+        return super().do(step)
+
+
+def _holds(port: int, pipe: Any) -> None:
+    with rnic.connect(HOST, port) as conn:
+        Store(Stops(conn, pipe), conn.next_region(WAIT), conn.recv(WAIT)).put(b"k", b"new")
+
+
+def test_a_writer_that_dies_with_a_lock() -> None:
+    with served(StoreMemory, slots=1) as (port, memory), client(Store, port) as store:
+        store.put(b"k", b"old")
+        ours, theirs = FORKS.Pipe()
+        dying = FORKS.Process(target=_holds, args=(port, theirs))
+        dying.start()
+        try:
+            assert ours.poll(WAIT)
+            assert store.get(b"k") == b"old"
+            with pytest.raises(TimeoutError, match="client 2 is writing"):
+                store.put(b"k", b"mine", timeout=0.05)
+            assert store.get(b"k") == b"old"
+        finally:
+            dying.kill()
+            dying.join(WAIT)
+            ours.close()
+            theirs.close()
+        assert store.put(b"k", b"mine", timeout=WAIT)
+        assert store.get(b"k") == b"mine"
+        until(lambda: memory.clients == 1, "the server learns of the death")
+
+
+def test_threads_share_a_client() -> None:
+    with served(StoreMemory, slots=4, value_size=512) as (port, _), client(Store, port) as store:
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(lambda _: store.update(b"k", one_more), range(60)))
+        assert struct.unpack("<64Q", store.get(b"k"))[0] == 60
+
+
+def queue_pair(stack: ExitStack) -> rnic.QP:
+    ctx = stack.enter_context(rnic.open_device(rnic.testing.loopback()))
+    pd = stack.enter_context(ctx.alloc_pd())
+    cqs = []
+    for _ in range(2):
+        channel = stack.enter_context(ctx.create_comp_channel())
+        cqs.append(stack.enter_context(ctx.create_cq(64, channel)))
+    return stack.enter_context(pd.create_qp(rnic.QPInitAttr(send_cq=cqs[0], recv_cq=cqs[1])))
+
+
+def test_on_queue_pairs() -> None:
+    with ExitStack() as stack:
+        a, b = queue_pair(stack), queue_pair(stack)
+        connect(a, b)
+        server, port = QueuePairPort(a), QueuePairPort(b)
+        memory = StoreMemory(server.memory, slots=16)
+        invitation = memory.join()
+        store = Store(port, server.window(memory.mr), invitation)
+        for number in range(200):
+            store.put(b"%d" % (number % 10), b"%d" % number)
+        assert sorted(map(int, map(store.get, store.keys()))) == list(range(190, 200))  # type: ignore[arg-type]
+        assert memory.leave(invitation) == 0
+        with pytest.raises(ValueError, match="has left already"):
+            memory.leave(invitation)
+        del memory, store  # and with them what looks at the memory
+        server.close()
+        port.close()
+
+
+# ---------------------------------------------------------------------- asyncio
+
+
+async def with_clients(shared: Any, n: int, kind: Any, use: Any) -> None:
+    """A server and clients, all in one loop; use(client, number) in a task each."""
+
+    async def one(number: int) -> None:
+        async with await rnic.aio.connect(HOST, listener.port) as conn:
+            await use(await kind.over(conn), number)
+
+    async with rnic.aio.listen(HOST, 0) as listener:
+        memory: Shared = shared(listener.alloc)
+        serving = asyncio.create_task(listener.serve(partial(serve_async, shared=memory)))
+        try:
+            async with asyncio.timeout(WAIT), asyncio.TaskGroup() as group:
+                for number in range(n):
+                    group.create_task(one(number))
+        finally:
+            listener.close()
+            await serving
+
+
+def test_tasks_with_a_store() -> None:
+    async def use(store: AsyncStore, number: int) -> None:
+        await asyncio.gather(*(store.update(b"k", one_more, WAIT) for _ in range(20)))
+        await store.put(b"%d" % number, b"mine")
+        assert await store.get(b"%d" % number) == b"mine"
+        assert await store.delete(b"%d" % number)
+        assert not await store.delete(b"%d" % number)
+        assert b"k" in await store.keys()
+        entry = await store.entry(b"k")
+        assert entry is not None
+        ended.append(struct.unpack("<64Q", entry.value)[0])
+
+    ended: list[int] = []
+    asyncio.run(with_clients(partial(StoreMemory, slots=8, value_size=512), 3, AsyncStore, use))
+    assert max(ended) == 60
+
+
+def test_a_cancelled_put_locks_nobody_out() -> None:
+    async def use(store: AsyncStore, number: int) -> None:
+        for turns in range(40):
+            task = asyncio.create_task(store.put(b"k", b"a"))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            assert await store.put(b"k", b"b", timeout=WAIT)
+            assert await store.get(b"k") == b"b"
+
+    asyncio.run(with_clients(partial(StoreMemory, slots=1), 1, AsyncStore, use))
+
+
+def test_tasks_with_locks_counters_and_groups() -> None:
+    inside = 0
+
+    async def count(words: AsyncWords, number: int) -> None:
+        nonlocal inside
+        for _ in range(10):
+            async with words.lock(1, WAIT):
+                assert not inside
+                inside += 1
+                await words.add(0, number)
+                inside -= 1
+        if number == 2:
+            while await words.value(0) != 30:
+                await asyncio.sleep(0)
+
+    async def reduce(group: AsyncGroup, _: int) -> None:
+        for turn in range(5):
+            found = await group.all_reduce_array(np.arange(10) + group.rank + turn, np.add, WAIT)
+            assert (found == 3 * np.arange(10) + 3 + 3 * turn).all()
+        assert await group.all_reduce(bytes((group.rank,)), max, timeout=WAIT) == b"\2"
+        await group.barrier(WAIT)
+
+    asyncio.run(with_clients(partial(WordMemory, locks=2, counters=1), 3, AsyncWords, count))
+    asyncio.run(with_clients(partial(GroupMemory, members=3, room=80), 3, AsyncGroup, reduce))
+
+
+# ---------------------------------------------------------------------- locks, counters, groups
+
+
+def test_locks_and_counters() -> None:
+    with served(WordMemory, locks=2, counters=2) as (port, memory):
+        with client(Words, port) as one, client(Words, port) as two:
+            with one.lock(0) as first:
+                with two.lock(1), pytest.raises(TimeoutError, match="client 1 holds the lock"):
+                    with two.lock(0, timeout=0.05):
+                        pass
+                with pytest.raises(ValueError, match="holds the lock already"), one.lock(0):
+                    pass
+            with two.lock(0, WAIT) as second:
+                assert second > first
+            assert (one.add(1, 5), two.add(1, -2), one.value(1), one.value(0)) == (0, 5, 3, 0)
+            for call in (partial(one.add, 2), partial(one.value, -1)):
+                with pytest.raises(IndexError, match="of 2"):
+                    call()
+            with pytest.raises(IndexError, match="lock 2 of 2"), one.lock(2):
+                pass
+        assert list(memory._words)[2:] == [0, 3]
+
+
+def test_a_lock_whose_holder_goes() -> None:
+    with served(WordMemory, locks=1) as (port, _), client(Words, port) as other:
+        with rnic.connect(HOST, port) as conn:
+            held = Words.over(conn, WAIT).lock(0)
+            held.__enter__()
+            conn.abort("dies")
+        with other.lock(0, WAIT):
+            pass
+        with pytest.raises(ConnectionError):
+            held.__exit__(None, None, None)
+
+
+def together(port: int, n: int, use: Any) -> list[Any]:
+    """A member in a thread each."""
+
+    def one(_: int) -> Any:
+        with client(Group, port) as group:
+            found = use(group)
+            group.barrier(WAIT)  # so that no one leaves early
+            return found
+
+    with ThreadPoolExecutor(n) as pool:
+        return list(pool.map(one, range(n)))
+
+
+def test_a_group() -> None:
+    def use(group: Group) -> Any:
+        many = np.full(1000, group.rank + 0.1)
+        found = [group.all_reduce_array(many * turn, np.add, WAIT) for turn in range(4)]
+        assert group.all_reduce(b"\1\2", lambda a, b: bytes(x + y for x, y in zip(a, b, strict=True))) == b"\4\10"
+        assert group.all_reduce_array(np.zeros((0, 3)), np.add).shape == (0, 3)
+        assert group.all_reduce_array(np.array(group.rank), np.maximum, WAIT) == 3
+        assert (many == group.rank + 0.1).all()
+        return found
+
+    with served(GroupMemory, members=4, room=8000) as (port, _):
+        for _ in range(2):
+            results = together(port, 4, use)
+            for turn in range(4):
+                assert np.allclose(results[0][turn], 6.4 * turn)
+                assert all((one[turn] == results[0][turn]).all() for one in results)  # the same bits
+
+
+def test_members_that_differ() -> None:
+    def use(group: Group) -> None:
+        with pytest.raises(ValueError, match="different numbers of bytes, or types"):
+            group.all_reduce(bytes(2 + group.rank), max, timeout=WAIT)
+        for wrong, item in ((bytes(65), 1), (b"123", 2), (b"", 0), (bytes(64), 65)):
+            with pytest.raises(ValueError, match="bytes"):
+                group.all_reduce(wrong, max, item=item)
+        with pytest.raises(TypeError, match="Python objects"):
+            group.all_reduce_array(np.array([None]), np.add)
+        assert group.all_reduce(b"ab", lambda a, b: a, item=2, timeout=WAIT) == b"ab"  # and they go on
+
+    with served(GroupMemory, members=2, room=64) as (port, _):
+        together(port, 2, use)
+
+
+def test_a_member_that_goes_or_is_late() -> None:
+    with served(GroupMemory, members=2) as (port, memory):
+        with client(Group, port) as group:
+            with pytest.raises(TimeoutError, match="1 of 2 members have not come"):
+                group.barrier(timeout=0.05)
+            with pytest.raises(BrokenGroupError, match="join anew"):
+                group.barrier()
+        until(lambda: memory.clients == 0, "it has left")
+        with client(Group, port) as group:
+            with client(Group, port), pytest.raises(AbortedError, match="has its 2 members"), client(Group, port):
+                pass
+            with pytest.raises(BrokenGroupError, match="member 1 has left"):
+                group.barrier(WAIT)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes"),
+    [
+        (StoreMemory, {"slots": 0}),
+        (StoreMemory, {"value_size": 1 << 30}),
+        (WordMemory, {}),
+        (WordMemory, {"locks": -1, "counters": 2}),
+        (GroupMemory, {"members": 0}),
+        (GroupMemory, {"members": 1, "room": -1}),
+    ],
+)
+def test_sizes_that_cannot_be(kind: Any, sizes: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="give"):
+        kind(bytearray, **sizes)
