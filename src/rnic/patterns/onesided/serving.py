@@ -72,7 +72,7 @@ async def serve_async(conn: AsyncConnection, shared: Shared) -> None:
     try:
         invitation = shared.join()
     except NoPlaceError as error:
-        conn.abort(str(error))
+        await conn.abort(str(error))
         return
     region = None
     try:
