@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server's memory without a device: clients whose steps go on in any order, and READs and WRITEs in pieces."""
+"""A server's memory without a device: clients go on in any order, READs and WRITEs in pieces."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class PretendPort:
             return int(end.value)
 
     def carry(self, step: Step) -> Generator[None, None, int]:
-        """Carry out a step; others may go on at each yield. An access out of bounds is a failure of the test."""
+        """Carry out a step; others may go on at each yield. An access out of bounds fails the test."""
         there = self.remote.buf
         match step:
             case Write(mr, _, pieces):
@@ -89,8 +89,8 @@ def stepping(port: PretendPort, steps: Steps[T]) -> Generator[None, None, T]:
 def interleave(
     order: random.Random, tasks: dict[Any, Generator[None, None, None]], deaths: float = 0
 ) -> Generator[Any, None, None]:
-    """Let tasks go on in random order, by a few pieces or by many, until all have ended; yields the name of one
-    that was stopped for good, with this probability at each piece.
+    """Let tasks go on in random order, by a few pieces or by many, until all have ended; yields the name of
+    one that was stopped for good, with this probability at each piece.
     """
     turn, pieces = None, 0
     for _ in range(LIMIT):

@@ -43,8 +43,8 @@ timeout = click.option(
 
 @group()
 def kv() -> None:
-    """A key-value store: clients look up by RDMA READs, and write by COMPARE_SWAP and WRITE. The server's program
-    takes no part.
+    """A key-value store: clients look up by RDMA READs, and write by COMPARE_SWAP and WRITE. The server's
+    program takes no part.
 
     \b
     rnic kv serve
@@ -215,8 +215,12 @@ def list_keys(host: str, port: int, timeout: float, as_json: bool) -> None:
 @port
 @timeout
 @as_json
-@click.option("-n", "count", type=params.number(1), default=5000, show_default=True, help="Calls of each kind.")
-@click.option("--value-size", type=params.size(1 << 24), default="100", show_default=True, help="Bytes of a value.")
+@click.option(
+    "-n", "count", type=params.number(1), default=5000, show_default=True, help="Calls of each kind."
+)
+@click.option(
+    "--value-size", type=params.size(1 << 24), default="100", show_default=True, help="Bytes of a value."
+)
 def bench(host: str, port: int, timeout: float, as_json: bool, count: int, value_size: int) -> None:
     """Measure put, get and delete of one client; start more of them for a store that is busy.
 
@@ -240,7 +244,12 @@ def bench(host: str, port: int, timeout: float, as_json: bool, count: int, value
         click.echo(json.dumps({"calls": rows, **more}, indent=2))
         return
     lines = [
-        (row["call"], str(row["count"]), *(f"{row[one] * 1e6:.1f}" for one in TIMES), f"{row['per_second']:.0f}")
+        (
+            row["call"],
+            str(row["count"]),
+            *(f"{row[one] * 1e6:.1f}" for one in TIMES),
+            f"{row['per_second']:.0f}",
+        )
         for row in rows
     ]
     headings = ("call", "calls", "median us", "99 % us", "max us", "per second")

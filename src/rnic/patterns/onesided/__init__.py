@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One-sided structures: a store, locks, counters, barriers and all-reduce in the memory of a server, which the
-clients use by READ, WRITE and atomics alone.
+"""One-sided structures: a store, locks, counters, barriers and all-reduce in the memory of a server, which
+the clients use by READ, WRITE and atomics alone.
 
     with rnic.listen("0.0.0.0", 7471) as listener:            # the server
         memory = StoreMemory(listener.alloc, slots=1024, value_size=256)
@@ -10,8 +10,8 @@ clients use by READ, WRITE and atomics alone.
         store = Store.over(conn)
         store.put(b"key", b"value")
 
-The server's program has two tasks: it gives each client a number, and when the client's connection has ended, it
-takes back what the client still held. It takes no part in anything else.
+The server's program has two tasks: it gives each client a number, and when the client's connection has ended,
+it takes back what the client still held. It takes no part in anything else.
 
     guest    what all clients have: their way to the memory, the wait for others, locks
     serving  what all servers have: the invitation, and the end of a client
@@ -19,8 +19,8 @@ takes back what the client still held. It takes no part in anything else.
     words    locks and counters: the memory, and its clients
     group    barrier and all-reduce: the memory, and its members
 
-All numbers in the memory are unsigned and little-endian. An atomic is so in the server's byte order, so the server
-is a little-endian machine.
+All numbers in the memory are unsigned and little-endian. An atomic is so in the server's byte order, so the
+server is a little-endian machine.
 """
 
 from rnic.patterns.onesided.group import AsyncGroup, BrokenGroupError, Group, GroupMemory

@@ -9,10 +9,11 @@
 
 A barrier is a FETCH_ADD on ARRIVED, and READs of both words until ARRIVED is the next multiple of N.
 
-An all-reduce: each member WRITEs its contribution; barrier; each READs its Nth of all contributions, reduces them in
-the order of the members, and WRITEs its Nth of the result; barrier; each READs the result. So every member moves
-three times the bytes, whatever N is, and all get the same bits. The second barrier of one is behind all READs of
-contributions, the first of the next one behind all READs of the result: nothing is overwritten early.
+An all-reduce: each member WRITEs its contribution; barrier; each READs its Nth of all contributions, reduces
+them in the order of the members, and WRITEs its Nth of the result; barrier; each READs the result. So every
+member moves three times the bytes, whatever N is, and all get the same bits. The second barrier of one is
+behind all READs of contributions, the first of the next one behind all READs of the result: nothing is
+overwritten early.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+from rnic.endpoint.buffers import flat
 from rnic.patterns.onesided.guest import TIMEOUT, WORD, Guest, InTasks, InThreads, Patience
 from rnic.patterns.onesided.serving import Memory, NoPlaceError
 from rnic.patterns.ports import FetchAdd, Piece, Steps, Write
@@ -44,7 +46,8 @@ Operation = Callable[[Any, Any], Any]
 
 
 class BrokenGroupError(ConnectionError):
-    """A member has left, or a call of this member has failed on its way: the members are out of step for good.
+    """A member has left, or a call of this member has failed on its way: the members are out of step for
+    good.
 
     When all have left, the server's group is as new.
     """
@@ -55,7 +58,9 @@ def _up(length: int) -> int:
 
 
 class GroupMemory(Memory):
-    """The server's side of a group. alloc: as StoreMemory's. members: N. room: the most bytes of a contribution."""
+    """The server's side of a group. alloc: as StoreMemory's. members: N. room: the most bytes of a
+    contribution.
+    """
 
     kind = 3
 
@@ -138,7 +143,9 @@ class GroupSteps(Guest):
         if len(data) > self.room:
             raise ValueError(f"{len(data)} bytes: the group has room for {self.room} of each member")
         if not 1 <= item <= _ITEM or len(data) % item:
-            raise ValueError(f"items of {item} bytes in {len(data)} bytes: give 1 to {_ITEM}, and whole items")
+            raise ValueError(
+                f"items of {item} bytes in {len(data)} bytes: give 1 to {_ITEM}, and whole items"
+            )
         mine = len(data) << 32 | crc32(kind)
         with self._in_step():
             yield from self._give(data, mine, until)
@@ -175,19 +182,23 @@ class GroupSteps(Guest):
         for one in range(n):
             source = self._given_at + one * _up(self.room) + first
             yield from self._fetch(self._parts + one * part, part, source, until)
-        so_far: Any = bytes(self._buf[self._parts : self._parts + part])
+        so_far = bytes(self._buf[self._parts : self._parts + part])
         for one in range(1, n):
             at = self._parts + one * part
-            so_far = memoryview(reduce(so_far, bytes(self._buf[at : at + part]))).cast("B")
+            so_far = bytes(memoryview(reduce(so_far, bytes(self._buf[at : at + part]))).cast("B"))
             if len(so_far) != part:
                 raise ValueError(f"the operation made {len(so_far)} bytes of {part}")
         self._buf[self._own : self._own + part] = so_far
         yield Write(self._mr, self._remote, [Piece(self._own, part, self._result_at + first)], until)
 
-    def _reduce_bytes(self, data: AnyBuffer, operation: Operation, item: int, until: float | None) -> Steps[bytes]:
-        return self._all_reduce(memoryview(data).cast("B"), item, b"bytes %d" % item, operation, until)
+    def _reduce_bytes(
+        self, data: AnyBuffer, operation: Operation, item: int, until: float | None
+    ) -> Steps[bytes]:
+        return self._all_reduce(flat(data, "all_reduce()"), item, b"bytes %d" % item, operation, until)
 
-    def _reduce_array(self, array: NDArray[Any], operation: Operation, until: float | None) -> Steps[NDArray[Any]]:
+    def _reduce_array(
+        self, array: NDArray[Any], operation: Operation, until: float | None
+    ) -> Steps[NDArray[Any]]:
         import numpy as np
 
         source = np.ascontiguousarray(array)
@@ -199,18 +210,18 @@ class GroupSteps(Guest):
             made = operation(np.frombuffer(a, kind), np.frombuffer(b, kind))
             return np.ascontiguousarray(made, kind).tobytes()
 
-        data = memoryview(source.reshape(-1).view(np.uint8))
+        data = flat(source.reshape(-1).view(np.uint8), "all_reduce_array()")
         found = yield from self._all_reduce(data, kind.itemsize, kind.str.encode(), reduce, until)
         return np.frombuffer(bytearray(found), kind).reshape(source.shape)
 
 
 class Group(GroupSteps, InThreads):
-    """A member of a group, whose calls wait. Group.over(conn) makes it. All members make the same calls in the
-    same order.
+    """A member of a group, whose calls wait. Group.over(conn) makes it. All members make the same calls in
+    the same order.
 
-    All calls take a `timeout` in seconds, None: for ever; raise TimeoutError, which says how many have not come;
-    BrokenGroupError when a member has left; and what the connection raises. After such an error this member is
-    out of step: its later calls raise BrokenGroupError.
+    All calls take a `timeout` in seconds, None: for ever; raise TimeoutError, which says how many have not
+    come; BrokenGroupError when a member has left; and what the connection raises. After such an error this
+    member is out of step: its later calls raise BrokenGroupError.
     """
 
     def barrier(self, timeout: float | None = TIMEOUT) -> None:
@@ -223,8 +234,8 @@ class Group(GroupSteps, InThreads):
     ) -> bytes:
         """Reduce the members' bytes, in the order of the members; all get the result.
 
-        operation(a, b) makes of two pieces of bytes one that is as long. A piece has whole items, of `item` bytes
-        each. Raises ValueError at all members if they did not give the same number of bytes.
+        operation(a, b) makes of two pieces of bytes one that is as long. A piece has whole items, of `item`
+        bytes each. Raises ValueError at all members if they did not give the same number of bytes.
         """
         until = after(timeout)
         return self._run(self._reduce_bytes(data, operation, item, until), until)
@@ -232,8 +243,8 @@ class Group(GroupSteps, InThreads):
     def all_reduce_array(
         self, array: NDArray[Any], operation: Operation, timeout: float | None = TIMEOUT
     ) -> NDArray[Any]:
-        """The same for NumPy arrays of one type and size: operation is np.add, np.maximum, or works as they do.
-        Returns a new array.
+        """The same for NumPy arrays of one type and size: operation is np.add, np.maximum, or works as they
+        do. Returns a new array.
         """
         until = after(timeout)
         return self._run(self._reduce_array(array, operation, until), until)

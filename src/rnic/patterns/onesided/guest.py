@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all clients have: a way to the server's memory, the wait for other clients, and locks.
 
-A lock is one word of 8 bytes: the number of the client that holds it in the lower 16 bits, 0 if none does; above,
-how often it was released. A client READs the word and takes the lock by COMPARE_SWAP, so it also knows that nobody
-has held it since the READ. It releases by FETCH_ADD, which adds one to the count and subtracts its number. The
-FETCH_ADD goes by the same queue pair as the WRITEs before it: when it is answered, they are there.
+A lock is one word of 8 bytes: the number of the client that holds it in the lower 16 bits, 0 if none does;
+above, how often it was released. A client READs the word and takes the lock by COMPARE_SWAP, so it also knows
+that nobody has held it since the READ. It releases by FETCH_ADD, which adds one to the count and subtracts
+its number. The FETCH_ADD goes by the same queue pair as the WRITEs before it: when it is answered, they are
+there.
 
-A call may end without an answer: by a timeout, a cancelled task, Ctrl-C. Then the client does not know whether it
-holds the lock. The lock is in doubt, and the client's next call looks at it and releases it. If the client never
-calls again, the server takes the lock back at the end of the connection.
+A call may end without an answer: by a timeout, a cancelled task, Ctrl-C. Then the client does not know
+whether it holds the lock. The lock is in doubt, and the client's next call looks at it and releases it. If
+the client never calls again, the server takes the lock back at the end of the connection.
 
 The wait for others is a pause of random length, which grows: 20 us to 5 ms. So locks are not fair.
 """
@@ -34,10 +35,10 @@ from rnic.patterns.ports import (
     Read,
     Steps,
     Window,
-    left,
     run,
     run_async,
 )
+from rnic.patterns.wait import left
 from rnic.times import after
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class Guest:
         return self._word(at)
 
     def _try_lock(self, offset: int, seen: int, until: float | None) -> Steps[bool]:
-        """Take a lock that had this word; False if it has another one now. A lock that was taken is in doubt."""
+        """Take a lock that had this word; False if it has another one now. One that was taken is in doubt."""
         self._doubts.add(offset)
         old = yield CompareSwap(self._remote, offset, seen, seen | self.number, until)
         if old != seen:
@@ -132,7 +133,9 @@ class Guest:
         old = yield FetchAdd(self._remote, offset, (1 << COUNT) - self.number, until)
         self._doubts.discard(offset)
         if owner_of(old) != self.number:
-            raise HostileMemoryError(f"the lock at {offset} was this client's, and is client {owner_of(old)}'s")
+            raise HostileMemoryError(
+                f"the lock at {offset} was this client's, and is client {owner_of(old)}'s"
+            )
 
     def _settle(self, at: int, until: float | None) -> Steps[None]:
         """Release the locks that calls without an answer have left behind."""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all servers have: the invitation of a client, and what is done when the client's connection has ended.
 
-A client is let in by three things: its number, the region (conn.share), and the invitation (a message). From then
-on the server waits for the end of the connection. Then it revokes the region, so that nothing of the client can come
-any more, and only then takes back what the client held: a client that is not dead, but out of reach, cannot write
-into what others have locked meanwhile.
+A client is let in by three things: its number, the region (conn.share), and the invitation (a message). From
+then on the server waits for the end of the connection. Then it revokes the region, so that nothing of the
+client can come any more, and only then takes back what the client held: a client that is not dead, but out of
+reach, cannot write into what others have locked meanwhile.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Shared(Protocol):
 def serve(conn: Connection, shared: Shared) -> None:
     """Let one client in, and wait until its connection has ended; for rnic.Listener.serve().
 
-    What the client says is not heard. Raises what the connection raises when the client dies. Raises VerbsError:
-    EBUSY if the client's process is stopped in the middle of a copy; then nothing is taken back.
+    What the client says is not heard. Raises what the connection raises when the client dies. Raises
+    VerbsError: EBUSY if the client's process is stopped in the middle of a copy; then nothing is taken back.
     """
     try:
         invitation = shared.join()

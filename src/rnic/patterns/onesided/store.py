@@ -5,13 +5,14 @@
     put      as get; COMPARE_SWAP on the bucket's lock, WRITE block and WRITE entry, FETCH_ADD on the lock
     delete   as put, without a block
 
-The COMPARE_SWAP succeeds only if nobody has held the lock since the head was read. So what the client knows of the
-bucket is right as long as it holds the lock, and a put with the expected version is a compare-and-swap.
+The COMPARE_SWAP succeeds only if nobody has held the lock since the head was read. So what the client knows
+of the bucket is right as long as it holds the lock, and a put with the expected version is a
+compare-and-swap.
 
-Each READ is checked: an entry's numbers cannot be out of bounds, a block's lengths and checksum are compared. A
-block that does not fit its entry was written again meanwhile, and the client reads again. If the entry has not
-changed by then, no client of this module has written it: HostileMemoryError. A client trusts no other one with more
-than that: whoever may write can overwrite or delete everything.
+Each READ is checked: an entry's numbers cannot be out of bounds, a block's lengths and checksum are compared.
+A block that does not fit its entry was written again meanwhile, and the client reads again. If the entry has
+not changed by then, no client of this module has written it: HostileMemoryError. A client trusts no other one
+with more than that: whoever may write can overwrite or delete everything.
 """
 
 from __future__ import annotations
@@ -19,8 +20,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from rnic.patterns.onesided.guest import TIMEOUT, WORD, Guest, HostileMemoryError, InTasks, InThreads, Patience, owner_of
-from rnic.patterns.onesided.table import BLOCK_HEAD, HEAD, LARGEST_VALUE, USUAL, Bucket, Geometry, Key, Slot, pack_block, parse_block
+from rnic.endpoint.buffers import flat
+from rnic.patterns.onesided.guest import (
+    TIMEOUT,
+    WORD,
+    Guest,
+    HostileMemoryError,
+    InTasks,
+    InThreads,
+    Patience,
+    owner_of,
+)
+from rnic.patterns.onesided.table import (
+    BLOCK_HEAD,
+    HEAD,
+    LARGEST_VALUE,
+    USUAL,
+    Bucket,
+    Geometry,
+    Key,
+    Slot,
+    pack_block,
+    parse_block,
+)
 from rnic.patterns.ports import Piece, Steps, Write
 from rnic.records import Record
 from rnic.times import after
@@ -156,7 +178,7 @@ class StoreSteps(Guest):
     def _keys(self, until: float | None) -> Steps[list[bytes]]:
         keys = []
         for number in range(self._geometry.buckets):
-            _, contents = yield from self._contents(number, lambda slot: True, until)
+            _, contents = yield from self._contents(number, bool, until)
             keys += [key for _, key, _ in contents]
         return keys
 
@@ -190,7 +212,11 @@ class StoreSteps(Guest):
                 raise ConflictError(found.version)
             if value is None and found.slot is None:
                 return 0
-            if value is not None and found.slot is None and not any(one.free_place() for one in found.buckets):
+            if (
+                value is not None
+                and found.slot is None
+                and not any(one.free_place() for one in found.buckets)
+            ):
                 raise FullError(f"no room for the key {key!r}: both its buckets are full")
             if (yield from self._hold(found.buckets, until)):
                 break
@@ -218,12 +244,14 @@ class StoreSteps(Guest):
         return version * _SIDES + side
 
     def _put(self, key: bytes, value: AnyBuffer, version: int | None, until: float | None) -> Steps[int]:
-        data = memoryview(value).cast("B")
+        data = flat(value, "put()")
         if len(data) > self.value_size:
             raise ValueError(f"a value of {len(data)} bytes: the store takes {self.value_size} at most")
         return (yield from self._change(key, data, version, until))
 
-    def _update(self, key: bytes, change: Callable[[bytes | None], AnyBuffer], until: float | None) -> Steps[int]:
+    def _update(
+        self, key: bytes, change: Callable[[bytes | None], AnyBuffer], until: float | None
+    ) -> Steps[int]:
         patience = Patience(until)
         while True:
             entry = yield from self._get(key, until)
@@ -238,9 +266,9 @@ class StoreSteps(Guest):
 class Store(StoreSteps, InThreads):
     """A client of a store, whose calls wait. Store.over(conn) makes it.
 
-    All calls take a `timeout` in seconds, None: for ever. They raise TimeoutError, which says who holds the lock;
-    HostileMemoryError; ValueError for a key or value that is too long; and what the connection raises. After a
-    TimeoutError of a put() or delete(), it may have been done, or not.
+    All calls take a `timeout` in seconds, None: for ever. They raise TimeoutError, which says who holds the
+    lock; HostileMemoryError; ValueError for a key or value that is too long; and what the connection raises.
+    After a TimeoutError of a put() or delete(), it may have been done, or not.
     """
 
     def get(self, key: bytes, timeout: float | None = TIMEOUT) -> bytes | None:
@@ -305,7 +333,9 @@ class AsyncStore(StoreSteps, InTasks):
         until = after(timeout)
         return await self._run(self._put(key, value, version, until), until)
 
-    async def delete(self, key: bytes, *, version: int | None = None, timeout: float | None = TIMEOUT) -> bool:
+    async def delete(
+        self, key: bytes, *, version: int | None = None, timeout: float | None = TIMEOUT
+    ) -> bool:
         """As Store.delete()."""
         until = after(timeout)
         return bool(await self._run(self._change(key, None, version, until), until))

@@ -17,12 +17,12 @@
                at 16  length of the value                           4 bytes
                at 20  the key, and the value
 
-At most seven blocks are in use, so a writer, who holds the bucket's lock, writes into one that is not, and then
-WRITEs the entry, of 8 bytes. So a reader needs no lock. A writer that dies has changed nothing or everything. A
-block that is written again while it is read has another version, and a wrong checksum.
+At most seven blocks are in use, so a writer, who holds the bucket's lock, writes into one that is not, and
+then WRITEs the entry, of 8 bytes. So a reader needs no lock. A writer that dies has changed nothing or
+everything. A block that is written again while it is read has another version, and a wrong checksum.
 
-A key may be in two buckets, which its hash (BLAKE2b) gives. A new one goes into the bucket that has fewer; its
-writer holds both locks, so nobody puts the same key into the other one.
+A key may be in two buckets, which its hash (BLAKE2b) gives. A new one goes into the bucket that has fewer;
+its writer holds both locks, so nobody puts the same key into the other one.
 """
 
 from __future__ import annotations
@@ -183,9 +183,9 @@ def parse_block(block: memoryview, version: int) -> tuple[bytes, bytes] | None:
 class StoreMemory(Memory):
     """The server's side of a store.
 
-    alloc: where the memory comes from: Listener.alloc, or PD.alloc_mr with rights for a queue pair. slots: how
-    many entries it is for. It takes more, until one finds both its buckets full. value_size: the longest value,
-    in bytes. An entry's place costs about twice the longest value, and 200 bytes.
+    alloc: where the memory comes from: Listener.alloc, or PD.alloc_mr with rights for a queue pair. slots:
+    how many entries it is for. It takes more, until one finds both its buckets full. value_size: the longest
+    value, in bytes. An entry's place costs about twice the longest value, and 200 bytes.
     """
 
     kind = 1
@@ -196,7 +196,7 @@ class StoreMemory(Memory):
         if not 0 <= value_size <= LARGEST_VALUE:
             raise ValueError(f"value_size is {value_size}: give 0 to {LARGEST_VALUE}")
         self.geometry = Geometry.of(slots, value_size)
-        super().__init__(alloc, self.geometry.length, tuple(self.geometry))
+        super().__init__(alloc, self.geometry.length, self.geometry[:3])
         for at in self._locks():
             self._words[at : at + HEAD // 8] = memoryview(bytes(HEAD)).cast("Q")
 

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Locks and counters: words of 8 bytes in the server's memory, the locks first (guest.py), the counters behind them.
+"""Locks and counters: words of 8 bytes in the server's memory, the locks first (guest.py), the counters
+behind them.
 
-A counter is changed by FETCH_ADD, and read by READ. The number that a lock gives is its count of releases, which
-grows from holder to holder: whoever gives it along to a third party lets that party refuse a holder of the past.
+A counter is changed by FETCH_ADD, and read by READ. The number that a lock gives is its count of releases,
+which grows from holder to holder: whoever gives it along to a third party lets that party refuse a holder of
+the past.
 """
 
 from __future__ import annotations
@@ -75,8 +77,8 @@ class WordSteps(Guest):
 class Words(WordSteps, InThreads):
     """A client of locks and counters, whose calls wait. Words.over(conn) makes it.
 
-    All calls take a `timeout` in seconds, None: for ever; raise TimeoutError, IndexError, and what the connection
-    raises.
+    All calls take a `timeout` in seconds, None: for ever; raise TimeoutError, IndexError, and what the
+    connection raises.
     """
 
     @contextmanager
