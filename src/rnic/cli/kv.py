@@ -96,6 +96,8 @@ def store_of(host: str, port: int, timeout: float) -> Iterator[Store]:
     """A client of the store there; its errors as lines."""
     from rnic.patterns.onesided import ConflictError, FullError, Store
 
+    if port == 0:
+        raise click.UsageError("a client needs the server's port, which cannot be 0")
     try:
         with rnic.connect(host, port, timeout=timeout) as conn:
             yield Store.over(conn, timeout)
