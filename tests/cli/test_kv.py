@@ -81,6 +81,7 @@ def test_bench(rnic: Start, server: list[object]) -> None:
         (["get", HOST, "k", "--json", "--raw"], "exclude each other", 2),
         (["serve", "--slots", 0], "0 is not from 1", 2),
         (["serve", "--host", "192.0.2.1"], "rnic: ", 1),
+        (["serve", "--host", "::"], "listen at one", 1),
         (["list", HOST, "-p", 9], "rnic: ", 1),
         (["list", HOST, "-p", 0], "cannot be 0", 2),
     ],

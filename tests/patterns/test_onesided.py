@@ -64,6 +64,31 @@ def client(kind: Any, port: int) -> Iterator[Any]:
         yield kind.over(conn, WAIT)
 
 
+class Recorded:
+    """A connection whose client leaves at once, and a memory: what is done to both."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.mr = type("MR", (), {"buf": memoryview(b"")})()
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: self.done.append(name)
+
+    def __iter__(self) -> Iterator[bytes]:
+        raise ConnectionError("died")
+
+    def share(self, *_: object) -> str:
+        self.done.append("share")
+        return "region"
+
+
+def test_a_client_can_do_nothing_more_when_its_locks_are_taken_back() -> None:
+    both: Any = Recorded()
+    with pytest.raises(ConnectionError, match="died"):
+        serve(both, both)
+    assert both.done == ["join", "share", "send", "revoke", "leave"]
+
+
 # ---------------------------------------------------------------------- a store
 
 

@@ -294,6 +294,14 @@ def test_invitations_that_lie(kind: int) -> None:
             client(PretendPort(remote), window(remote), wrong)
 
 
+def test_sizes_that_need_too_much_here() -> None:
+    remote = Memory(8)
+    remote.length = 1 << 62
+    told = Invitation(3, 1, (4096, (1 << 32) - 1, 0), 1 << 61).pack()
+    with pytest.raises(ValueError, match="are the most"):
+        Group(PretendPort(remote), window(remote), told)  # type: ignore[arg-type]
+
+
 def test_geometry() -> None:
     for size in (0, 1, 43, 44, 45, 256, 1 << 16):
         geometry = Geometry.of(10, size)

@@ -64,7 +64,7 @@ def kv() -> None:
     "address",
     default="127.0.0.1",
     show_default=True,
-    help="Where to listen; :: is all addresses. Whoever reaches it may read and change everything.",
+    help="The address to listen at, one of this host. Whoever reaches it may read and change everything.",
 )
 @port
 @click.option("--slots", type=params.number(1, 1 << 24), default=4096, show_default=True, help="Entries.")
@@ -126,7 +126,9 @@ def record(key: bytes, **more: Any) -> dict[str, Any]:
 @as_json
 @click.option("-r", "--raw", is_flag=True, help="Print the values as they are, without ends of lines.")
 def get(host: str, keys: tuple[bytes, ...], port: int, timeout: float, as_json: bool, raw: bool) -> int:
-    """Print the values of keys, a line for each. The exit code is 1 if one is not there."""
+    """Print the values of keys, a line for each; what is no text with backslashes. The exit code is 1 if one
+    is not there.
+    """
     if as_json and raw:
         raise click.UsageError("--json and --raw exclude each other")
     with store_of(host, port, timeout) as store:

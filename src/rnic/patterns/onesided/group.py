@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncGroup", "BrokenGroupError", "Group", "GroupMemory"]
 
 BROKEN, ARRIVED, GIVEN = 0, 8, 64
-_MEMBERS, _ROOM = 1 << 12, 1 << 31
+_MEMBERS, _ROOM = 1 << 12, 1 << 28
 _ITEM = 64  # the most bytes of an item
 
 Operation = Callable[[Any, Any], Any]

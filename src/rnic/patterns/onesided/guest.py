@@ -51,6 +51,8 @@ __all__ = ["Guest", "HostileMemoryError", "InTasks", "InThreads", "Patience"]
 T = TypeVar("T")
 TIMEOUT = 5.0
 """Seconds that a call takes at most, if it is not given another limit."""
+MOST = 1 << 30
+"""Bytes of own memory that a client takes, whatever the server says of sizes."""
 OWNER = 0xFFFF
 COUNT = 16  # bits below the count of a lock
 WORD = struct.Struct("<Q")
@@ -98,7 +100,12 @@ class Guest:
         self.number = told.number
         """This client's number at the server, from 1 on."""
         self._doubts: set[int] = set()
-        self._mr = port.memory(self._measure(told))
+        needed = self._measure(told)
+        if needed > MOST:
+            raise ValueError(
+                f"the sizes that the server tells need {needed} bytes here, and {MOST} are the most"
+            )
+        self._mr = port.memory(needed)
         self._buf = self._mr.buf
 
     def _measure(self, told: Invitation) -> int:
@@ -203,5 +210,11 @@ class InTasks(Guest):
             await self._turn.acquire()
         try:
             return await run_async(self._port, steps)
+        except TimeoutError as error:
+            if error.args:
+                raise
+            raise TimeoutError(
+                "the server's device did not answer in time"
+            ) from None  # as of asyncio.timeout()
         finally:
             self._turn.release()

@@ -183,7 +183,7 @@ def parse_block(block: memoryview, version: int) -> tuple[bytes, bytes] | None:
 class StoreMemory(Memory):
     """The server's side of a store.
 
-    alloc: where the memory comes from: Listener.alloc, or PD.alloc_mr with rights for a queue pair. slots:
+    alloc: where the memory comes from: alloc() of a listener at one address, or QueuePairPort.memory. slots:
     how many entries it is for. It takes more, until one finds both its buckets full. value_size: the longest
     value, in bytes. An entry's place costs about twice the longest value, and 200 bytes.
     """
