@@ -360,6 +360,26 @@ def test_locks_and_counters() -> None:
         assert list(memory._words)[2:] == [0, 3]
 
 
+def test_who_waits_for_a_lock_does_not_keep_others_of_the_client_from_releasing_theirs() -> None:
+    def take() -> None:
+        waiting.set()
+        with one.lock(1, WAIT):
+            pass
+
+    waiting = threading.Event()
+    with ExitStack() as stack:
+        port, _ = stack.enter_context(served(WordMemory, locks=2))
+        one, two = (stack.enter_context(client(Words, port)) for _ in range(2))
+        pool = stack.enter_context(ThreadPoolExecutor(1))
+        with two.lock(1):
+            with one.lock(0):
+                taken = pool.submit(take)
+                assert waiting.wait(WAIT)
+            with two.lock(0, WAIT):
+                assert not taken.done()
+        taken.result(WAIT)
+
+
 def test_a_lock_whose_holder_goes() -> None:
     with served(WordMemory, locks=1) as (port, _), client(Words, port) as other:
         with rnic.connect(HOST, port) as conn:

@@ -330,7 +330,10 @@ def test_one_client_at_a_time_holds_a_lock(seed: int) -> None:
         port = PretendPort(memory.mr)  # type: ignore[arg-type]
         words = Words(port, window(memory.mr), invitations[at])  # type: ignore[arg-type]
         for _ in range(5):
-            count = yield from stepping(port, words._take(0, None))
+            count, holder = 0, 0
+            while holder != words.number:
+                yield
+                count, holder = yield from stepping(port, words._take(0, None))
             assert not inside
             assert count > max(counts, default=-1)
             counts.append(count)

@@ -152,18 +152,6 @@ class Guest:
                 yield from self._unlock(offset, until)
             self._doubts.discard(offset)
 
-    def _lock(self, at: int, offset: int, until: float | None) -> Steps[int]:
-        """Wait for a lock and take it, for the program, so that it is in no doubt; its count."""
-        patience = Patience(until)
-        while True:
-            word = yield from self._look(at, offset, until)
-            if owner_of(word) == self.number:
-                raise ValueError("this client holds the lock already: release it first")
-            if not owner_of(word) and (yield from self._try_lock(offset, word, until)):
-                self._doubts.discard(offset)
-                return word >> COUNT
-            yield from patience.pause(f"client {owner_of(word)} holds the lock")
-
 
 class InThreads(Guest):
     """A client whose calls wait. Threads may share it, and take turns."""

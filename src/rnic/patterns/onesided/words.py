@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
-from rnic.patterns.onesided.guest import TIMEOUT, Guest, InTasks, InThreads
+from rnic.patterns.onesided.guest import COUNT, TIMEOUT, Guest, InTasks, InThreads, Patience, owner_of
 from rnic.patterns.onesided.serving import Memory
-from rnic.patterns.ports import FetchAdd, Steps
+from rnic.patterns.ports import FetchAdd, Steps, run, run_async
 from rnic.times import after
 
 if TYPE_CHECKING:
@@ -55,11 +55,25 @@ class WordSteps(Guest):
             raise ValueError(f"{self.locks} locks and {self.counters} counters in {told.length} bytes")
         return 8
 
-    def _take(self, lock: int, until: float | None) -> Steps[int]:
+    def _take(self, lock: int, until: float | None) -> Steps[tuple[int, int]]:
+        """Take a lock if it is free; its count, and the number of the client that has it now.
+
+        Whoever waits does so between such calls, so that other threads or tasks can release theirs.
+        """
         if not 0 <= lock < self.locks:
             raise IndexError(f"lock {lock} of {self.locks}")
         yield from self._settle(0, until)
-        return (yield from self._lock(0, 8 * lock, until))
+        word = yield from self._look(0, 8 * lock, until)
+        if owner_of(word) == self.number:
+            raise ValueError("this client holds the lock already: release it first")
+        if owner_of(word) or not (yield from self._try_lock(8 * lock, word, until)):
+            return 0, owner_of(word)
+        self._doubts.discard(8 * lock)  # it is the program's now
+        return word >> COUNT, self.number
+
+    def _later(self, patience: Patience, holder: int) -> Steps[None]:
+        why = f"client {holder} holds the lock" if holder else "other clients were faster"
+        yield from patience.pause(why)
 
     def _add(self, counter: int, n: int, until: float | None) -> Steps[int]:
         old = yield FetchAdd(self._remote, self._place(counter), n % (1 << 64), until)
@@ -90,9 +104,11 @@ class Words(WordSteps, InThreads):
         fails, the next lock() of this client does it. If the client dies, the server takes the lock back.
         """
         until = after(timeout)
-        count = self._run(self._take(lock, until), until)
+        patience = Patience(until)
+        while (found := self._run(self._take(lock, until), until))[1] != self.number:
+            run(self._port, self._later(patience, found[1]))
         try:
-            yield count
+            yield found[0]
         finally:
             self._doubts.add(8 * lock)
             until = after(timeout)
@@ -118,9 +134,11 @@ class AsyncWords(WordSteps, InTasks):
     async def lock(self, lock: int, timeout: float | None = TIMEOUT) -> AsyncIterator[int]:
         """As Words.lock()."""
         until = after(timeout)
-        count = await self._run(self._take(lock, until), until)
+        patience = Patience(until)
+        while (found := await self._run(self._take(lock, until), until))[1] != self.number:
+            await run_async(self._port, self._later(patience, found[1]))
         try:
-            yield count
+            yield found[0]
         finally:
             self._doubts.add(8 * lock)
             until = after(timeout)
