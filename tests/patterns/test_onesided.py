@@ -384,10 +384,10 @@ def test_a_lock_whose_holder_goes() -> None:
     with served(WordMemory, locks=1) as (port, _), client(Words, port) as other:
         with rnic.connect(HOST, port) as conn:
             held = Words.over(conn, WAIT).lock(0)
-            held.__enter__()
+            number = held.__enter__()
             conn.abort("dies")
-        with other.lock(0, WAIT):
-            pass
+        with other.lock(0, WAIT) as later:
+            assert later > number
         with pytest.raises(ConnectionError):
             held.__exit__(None, None, None)
 

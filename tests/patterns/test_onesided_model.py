@@ -28,7 +28,7 @@ from rnic.patterns.onesided import (
 )
 from rnic.patterns.onesided.invitation import Invitation
 from rnic.patterns.onesided.table import Geometry, Key, pack_block, parse_block
-from rnic.patterns.ports import Write
+from rnic.patterns.ports import FetchAdd, Write
 
 KEYS = [b"a", b"key 2", b"k" * 64]
 SEEDS = range(60)
@@ -245,6 +245,21 @@ def test_who_waits_is_told_whom_for_and_readers_do_not_wait() -> None:
     assert memory.leave(gone) == 1
     assert other.get(b"k") == b"old"
     other.put(b"k", b"other's", timeout=0)
+
+
+def test_the_version_of_a_writer_that_died_before_it_released_is_used_up() -> None:
+    memory = served(slots=1)
+    (store, gone), (other, _) = store_on(memory), store_on(memory)
+    other.put(b"k", b"old")
+    steps = store._put(b"k", b"new", None, None)
+    step = next(steps)
+    while not isinstance(step, FetchAdd):
+        step = steps.send(store._port.do(step))
+    found = other.entry(b"k")
+    assert found is not None
+    assert found.value == b"new"
+    memory.leave(gone)
+    assert other.put(b"k", b"newer", version=found.version) > found.version
 
 
 # ---------------------------------------------------------------------- hostile memory
