@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pretend import Memory, PretendPort, interleave, stepping, window
+from patterns.pretend import Memory, PretendPort, interleave, stepping, window
 from rnic.patterns.onesided import (
     BrokenGroupError,
     ConflictError,
