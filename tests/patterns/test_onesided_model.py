@@ -66,8 +66,8 @@ def test_a_store_is_a_dictionary(seed: int) -> None:
             case 0:
                 value = chosen.randbytes(chosen.randint(0, 100))
                 version = store.put(key, value)
-                assert version not in versions
-                versions.add(version) if False else None
+                assert (key, version) not in versions
+                versions.add((key, version))
                 model[key] = value
             case 1:
                 assert store.delete(key) == (model.pop(key, None) is not None)
