@@ -41,6 +41,7 @@ COMMANDS = (
     Later("rdma-client", "rnic.cli.cm.simple:rdma_client", "Connect, send a message and receive one."),
     Later("run", "rnic.cli.run:run", "Start a program of libibverbs or librdmacm on rnic's devices."),
     Later("config", "rnic.cli.config:config", "Print what a C compiler needs."),
+    Later("kv", "rnic.cli.kv:kv", "A key-value store in memory that clients READ and WRITE."),
     Later("lab3", "rnic.cli.lab3:lab3", "File transfer: write the sender, get a secret key."),
     Later(
         "completion", "rnic.cli.completion:completion", "Print a script that completes commands in a shell."
@@ -85,6 +86,7 @@ def cli() -> None:
     rnic demo                       a file by RDMA WRITE between two processes
     rnic run PROGRAM                a program of libibverbs or librdmacm
     rnic config --cflags --libs     what a C compiler needs
+    rnic kv serve                   a key-value store by READ, WRITE and atomics
     rnic lab3                       a file transfer as an exercise, with a grader
     rnic completion bash            also zsh, fish: the Tab key completes
     """

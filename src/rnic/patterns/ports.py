@@ -7,9 +7,11 @@ written once. run() does it in a thread, run_async() in a task.
 
 from __future__ import annotations
 
+from asyncio import sleep as sleep_async
 from asyncio import timeout
 from collections.abc import Generator, Sequence
 from contextlib import suppress
+from time import sleep
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from rnic._nic.nic import SGE, RecvWR
@@ -57,11 +59,15 @@ class Piece(NamedTuple):
 
 
 class Write(NamedTuple):
-    """WRITE these pieces, in this order; it need not be known when they are there. The answer is 0."""
+    """WRITE these pieces, in this order; it need not be known when they are there. The answer is 0.
+
+    The bytes are read until a later READ or atomic has been answered.
+    """
 
     mr: MR
     remote: Window | Region
     pieces: Sequence[Piece]
+    until: float | None = None
 
 
 class Read(NamedTuple):
@@ -102,11 +108,17 @@ class Sleep(NamedTuple):
     until: float | None
 
 
+class Pause(NamedTuple):
+    """Do nothing for a while."""
+
+    seconds: float
+
+
 class Look(NamedTuple):
     """Whether the peer is still there, which raises if it is not."""
 
 
-Step = Write | Read | FetchAdd | CompareSwap | Ring | Sleep | Look
+Step = Write | Read | FetchAdd | CompareSwap | Ring | Sleep | Pause | Look
 Steps = Generator[Step, int, T]
 
 
@@ -195,8 +207,8 @@ class QueuePairPort:
     def do(self, step: Step) -> int:
         """Carry out a step; raises TimeoutError, or QueueError when the queue pair has failed."""
         match step:
-            case Write(mr, remote, pieces):
-                with self.sends.chain() as chain:
+            case Write(mr, remote, pieces, until):
+                with self.sends.chain(timeout=left(until)) as chain:
                     for offset, length, remote_offset in pieces:
                         chain.write(SGE(mr, offset, length), remote.addr + remote_offset, remote.rkey)
             case Read(mr, remote, (offset, length, remote_offset), until):
@@ -216,6 +228,8 @@ class QueuePairPort:
                     chain.write_imm(BELL)
             case Sleep(until):
                 self._take(self._bells.wait(timeout=left(until)))
+            case Pause(seconds):
+                sleep(seconds)
             case Look():
                 self.sends.reclaim()
                 self._take(self._bells.poll())
@@ -271,8 +285,8 @@ class ConnectionPort:
         """Carry out a step; raises TimeoutError, or what the connection raises."""
         conn = self.conn
         match step:
-            case Write(mr, remote, pieces):
-                with conn.batch() as batch:
+            case Write(mr, remote, pieces, until):
+                with conn.batch(left(until)) as batch:
                     for piece in pieces:
                         batch.write(_part(mr, piece), _region(remote), piece.remote_offset)
             case Read(mr, remote, piece, until):
@@ -285,6 +299,8 @@ class ConnectionPort:
                 conn.send(b"", tag=BELL)
             case Sleep(until):
                 conn.recv(left(until), tag=BELL)
+            case Pause(seconds):
+                sleep(seconds)
             case Look():
                 with suppress(TimeoutError):
                     conn.recv(0, tag=BELL)
@@ -324,6 +340,8 @@ class AsyncPort:
                 await conn.send(b"", tag=BELL)
             case Sleep():
                 await conn.recv(tag=BELL)
+            case Pause(seconds):
+                await sleep_async(seconds)
             case Look():
                 with suppress(TimeoutError):
                     async with timeout(0):
