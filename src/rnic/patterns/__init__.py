@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Patterns: the craft of RDMA over the public API. Each module is one pattern, and says what is on the wire.
+
+    wait    the blocking wait in its three forms: poll, event, adaptive
+    chain   chains, inline data, unsignaled work, with the send queue's accounting kept right
+    ring    a cyclic buffer in the receiver's memory, into which the sender RDMA WRITEs records
+
+They work on a queue pair (`ports.QueuePairPort`), on a connection (`ports.ConnectionPort`) and, where they have
+calls for asyncio, on one of rnic.aio (`ports.AsyncPort`).
+"""
+
+from typing import TYPE_CHECKING
+
+from rnic.later import later
+
+if TYPE_CHECKING:
+    from rnic.patterns import chain, cursor, ports, ring, wait
+else:
+    __getattr__, __dir__ = later(__name__, "chain", "cursor", "ports", "ring", "wait")
+
+__all__ = ["chain", "cursor", "ports", "ring", "wait"]

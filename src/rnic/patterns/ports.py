@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways to the peer's memory: what the patterns ask for, on a queue pair or on a connection.
+"""Ways to the peer's memory: what patterns ask for, on a queue pair, on a connection, or on one of asyncio.
 
 A pattern's calls are generators that yield what has to be done at the peer, and get the answer; so they are
 written once. run() does it in a thread, run_async() in a task.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from rnic._nic.nic import SGE, RecvWR
 from rnic.enums import AccessFlags, WCOpcode
@@ -19,21 +19,20 @@ from rnic.records import Record
 
 if TYPE_CHECKING:
     import rnic
-    import rnic.aio
-    from rnic._nic.nic import MR
+    from rnic._nic.nic import MR, WC
+    from rnic.aio import Connection as AsyncConnection
     from rnic.endpoint import Region
-    from rnic.verbs.qp import QP
 
-__all__ = ["ConnectionPort", "Piece", "Port", "QueuePairPort", "Window", "run", "run_async"]
+__all__ = ["AsyncPort", "ConnectionPort", "Piece", "Port", "QueuePairPort", "Window", "run", "run_async"]
 
 T = TypeVar("T")
 _ACCESS = AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_READ | AccessFlags.REMOTE_ATOMIC
 BELLS = 4  # receives for doorbells: of each wait the peer rings at most once
-BELL_TAG = 0x6C6C6562  # "bell"
+BELL = 0x6C6C6562  # "bell": immediate data on a queue pair, a message's tag on a connection
 
 
 class Window(Record):
-    """Memory that a peer may use."""
+    """Memory of the peer that this end may use, on a queue pair; on a connection it is a Region."""
 
     addr: int
     """Its first byte, as the peer names it."""
@@ -51,20 +50,42 @@ class Piece(NamedTuple):
     remote_offset: int
 
 
+# ---------------------------------------------------------------- what a pattern asks for
+
+
 class Write(NamedTuple):
-    """WRITE these pieces, in this order; it need not be known when they are there."""
+    """WRITE these pieces, in this order; it need not be known when they are there. The answer is 0."""
 
     mr: MR
-    remote: Window
+    remote: Window | Region
     pieces: Sequence[Piece]
 
 
 class Read(NamedTuple):
-    """READ this piece."""
+    """READ this piece; the answer is 0 when it is here."""
 
     mr: MR
-    remote: Window
+    remote: Window | Region
     piece: Piece
+    until: float | None
+
+
+class FetchAdd(NamedTuple):
+    """Add to 8 bytes of the peer's; the answer is their old value."""
+
+    remote: Window | Region
+    offset: int
+    n: int
+    until: float | None
+
+
+class CompareSwap(NamedTuple):
+    """Replace 8 bytes of the peer's that equal `compare`; the answer is their old value."""
+
+    remote: Window | Region
+    offset: int
+    compare: int
+    swap: int
     until: float | None
 
 
@@ -82,25 +103,38 @@ class Look(NamedTuple):
     """Whether the peer is still there, which raises if it is not."""
 
 
-Step = Write | Read | Ring | Sleep | Look
-Steps = Generator[Step, None, T]
+Step = Write | Read | FetchAdd | CompareSwap | Ring | Sleep | Look
+Steps = Generator[Step, int, T]
 
 
 class Port(Protocol):
     """What a pattern needs of a thread's way to its peer."""
 
     def memory(self, nbytes: int) -> MR:
-        """Memory that the peer may use."""
+        """Memory that the peer may use, once it knows where it is."""
 
-    def do(self, step: Step) -> None:
+    def do(self, step: Step) -> int:
         """Carry out a step."""
 
 
 def run(port: Port, steps: Steps[T]) -> T:
-    """Carry out all steps, and return what the pattern says at the end."""
+    """Carry out all steps in this thread, and return what the pattern says at the end."""
     try:
+        step = next(steps)
         while True:
-            port.do(next(steps))
+            step = steps.send(port.do(step))
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    finally:
+        steps.close()
+
+
+async def run_async(port: AsyncPort, steps: Steps[T]) -> T:
+    """Carry out all steps in this task, and return what the pattern says at the end."""
+    try:
+        step = next(steps)
+        while True:
+            step = steps.send(await port.do(step))
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     finally:
@@ -112,13 +146,17 @@ def left(until: float | None) -> float | None:
     return None if until is None else max(0.0, until - monotonic())
 
 
-class QueuePairPort:
-    """A connected queue pair (RC), whose send_cq and recv_cq are two, and used by nothing else.
+# ---------------------------------------------------------------- on a queue pair
 
-    Its peer must have made its own port before this end rings: a doorbell takes a receive.
+
+class QueuePairPort:
+    """A connected queue pair (RC) with a send_cq and a recv_cq of its own, which nobody else uses.
+
+    The peer must have made its own port before this end rings: a doorbell takes a receive. close() gives back
+    the memory; the queue pair stays the program's.
     """
 
-    def __init__(self, qp: QP, how: How = How.ADAPTIVE) -> None:
+    def __init__(self, qp: rnic.QP, how: How = How.ADAPTIVE) -> None:
         if qp.recv_cq is None:
             raise ValueError("the queue pair has no recv_cq")
         self.qp = qp
@@ -126,42 +164,65 @@ class QueuePairPort:
         self._bells = Waiter(qp.recv_cq, how)
         self._receive = RecvWR()
         self._posted = 0
+        self._memory: list[MR] = []
+        self._word = self.memory(8)  # for the old values of atomics
         self._refill()
 
     def memory(self, nbytes: int) -> MR:
         """Memory of the queue pair's protection domain."""
-        return self.qp.pd.alloc_mr(nbytes, _ACCESS)
+        mr = self.qp.pd.alloc_mr(nbytes, _ACCESS)
+        self._memory.append(mr)
+        return mr
 
-    def do(self, step: Step) -> None:
-        """Carry out a step."""
+    def window(self, mr: MR) -> Window:
+        """What the peer must know of memory."""
+        return Window(mr.addr, mr.length, mr.rkey)
+
+    def close(self) -> None:
+        """Give back the memory. Arrays and views of it must have gone."""
+        while self._memory:
+            self._memory[-1].close()
+            self._memory.pop()
+
+    def do(self, step: Step) -> int:
+        """Carry out a step; raises TimeoutError, or QueueError when the queue pair has failed."""
         match step:
             case Write(mr, remote, pieces):
-                self._write(mr, remote, pieces)
-            case Read(mr, remote, piece, until):
+                with self.sends.chain() as chain:
+                    for offset, length, remote_offset in pieces:
+                        chain.write(SGE(mr, offset, length), remote.addr + remote_offset, remote.rkey)
+            case Read(mr, remote, (offset, length, remote_offset), until):
                 with self.sends.chain(signaled=True, timeout=left(until)) as chain:
-                    sge = SGE(mr, piece.offset, piece.length)
-                    chain.read(sge, remote.addr + piece.remote_offset, remote.rkey)
+                    chain.read(SGE(mr, offset, length), remote.addr + remote_offset, remote.rkey)
                 self.sends.wait(chain.ticket, left(until))
+            case FetchAdd(remote, offset, n, until):
+                with self.sends.chain(signaled=True, timeout=left(until)) as chain:
+                    chain.fetch_add(SGE(self._word), n, remote.addr + offset, remote.rkey)
+                return self._old(chain.ticket, until)
+            case CompareSwap(remote, offset, compare, swap, until):
+                with self.sends.chain(signaled=True, timeout=left(until)) as chain:
+                    chain.compare_swap(SGE(self._word), compare, swap, remote.addr + offset, remote.rkey)
+                return self._old(chain.ticket, until)
             case Ring():
                 with self.sends.chain() as chain:
-                    chain.write_imm(BELL_TAG)
+                    chain.write_imm(BELL)
             case Sleep(until):
                 self._take(self._bells.wait(timeout=left(until)))
             case Look():
                 self.sends.reclaim()
                 self._take(self._bells.poll())
+        return 0
 
-    def _write(self, mr: MR, remote: Window, pieces: Sequence[Piece]) -> None:
-        with self.sends.chain() as chain:
-            for offset, length, remote_offset in pieces:
-                chain.write(SGE(mr, offset, length), remote.addr + remote_offset, remote.rkey)
+    def _old(self, ticket: int, until: float | None) -> int:
+        self.sends.wait(ticket, left(until))
+        return int(self._word.buf.cast("Q")[0])
 
-    def _take(self, found: list[Any]) -> None:
+    def _take(self, found: list[WC]) -> None:
         for wc in found:
             if not wc.ok:
                 raise QueueError(wc)
             if wc.opcode is not WCOpcode.RECV_RDMA_WITH_IMM:
-                raise ConnectionError("the peer sent a message to a queue pair of doorbells")
+                raise ConnectionError("the peer sent a message to a queue pair that takes doorbells alone")
         self._posted -= len(found)
         self._refill()
 
@@ -169,3 +230,99 @@ class QueuePairPort:
         while self._posted < BELLS:
             self.qp.post_recv(self._receive)
             self._posted += 1
+
+
+# ---------------------------------------------------------------- on a connection
+
+
+def _part(mr: MR, piece: Piece) -> memoryview:
+    return mr.buf[piece.offset : piece.offset + piece.length]
+
+
+class ConnectionPort:
+    """A connection of rnic.connect() or rnic.listen(); doorbells are messages of no bytes with the tag BELL.
+
+    The peer learns of memory by conn.share(mr.buf) here and next_region() there. Other messages of the program
+    may go by the same connection.
+    """
+
+    def __init__(self, conn: rnic.Connection) -> None:
+        self.conn = conn
+
+    def memory(self, nbytes: int) -> MR:
+        """Memory of conn.alloc()."""
+        return self.conn.alloc(nbytes)
+
+    def do(self, step: Step) -> int:
+        """Carry out a step; raises TimeoutError, or what the connection raises."""
+        conn = self.conn
+        match step:
+            case Write(mr, remote, pieces):
+                with conn.batch() as batch:
+                    for piece in pieces:
+                        batch.write(_part(mr, piece), remote, piece.remote_offset)  # type: ignore[arg-type]
+            case Read(mr, remote, piece, until):
+                conn.read(_part(mr, piece), remote, piece.remote_offset, timeout=left(until))  # type: ignore[arg-type]
+            case FetchAdd(remote, offset, n, until):
+                return conn.fetch_add(remote, n, offset, timeout=left(until))  # type: ignore[arg-type]
+            case CompareSwap(remote, offset, compare, swap, until):
+                return conn.compare_swap(remote, compare, swap, offset, timeout=left(until))  # type: ignore[arg-type]
+            case Ring():
+                conn.send(b"", tag=BELL)
+            case Sleep(until):
+                conn.recv(left(until), tag=BELL)
+            case Look():
+                try:
+                    conn.recv(0, tag=BELL)
+                except TimeoutError:
+                    pass
+        return 0
+
+
+class AsyncPort:
+    """A connection of rnic.aio; otherwise as ConnectionPort."""
+
+    def __init__(self, conn: AsyncConnection) -> None:
+        self.conn = conn
+
+    def memory(self, nbytes: int) -> MR:
+        """Memory of conn.alloc()."""
+        return self.conn.alloc(nbytes)
+
+    async def do(self, step: Step) -> int:
+        """Carry out a step; raises TimeoutError, or what the connection raises."""
+        import asyncio
+
+        until = getattr(step, "until", None)
+        async with asyncio.timeout(left(until)):
+            return await self._do(step)
+
+    async def _do(self, step: Step) -> int:
+        conn = self.conn
+        match step:
+            case Write(mr, remote, pieces):
+                async with conn.batch() as batch:
+                    for piece in pieces:
+                        batch.write(_part(mr, piece), remote, piece.remote_offset)  # type: ignore[arg-type]
+            case Read(mr, remote, piece, _):
+                await conn.read(_part(mr, piece), remote, piece.remote_offset)  # type: ignore[arg-type]
+            case FetchAdd(remote, offset, n, _):
+                return await conn.fetch_add(remote, n, offset)  # type: ignore[arg-type]
+            case CompareSwap(remote, offset, compare, swap, _):
+                return await conn.compare_swap(remote, compare, swap, offset)  # type: ignore[arg-type]
+            case Ring():
+                await conn.send(b"", tag=BELL)
+            case Sleep():
+                await conn.recv(tag=BELL)
+            case Look():
+                await self._look()
+        return 0
+
+    async def _look(self) -> None:
+        import asyncio
+
+        try:
+            async with asyncio.timeout(0):
+                await self.conn.recv(tag=BELL)
+        except TimeoutError:
+            pass
