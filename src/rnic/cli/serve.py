@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
 
-from rnic.cli import params
+from rnic.cli import network, params
 from rnic.cli.command import command
 from rnic.cli.copy import device_option, secret_option
 from rnic.files import Rights, Server
@@ -58,12 +60,24 @@ def serve(
         raise click.UsageError("--read-only and --write-only exclude each other")
     rights = Rights(read=not write_only, write=not read_only)
     hear = click.echo if verbose else lambda _: None
-    asyncio.run(
-        _serve(Server(str(folder), rights, secret=secret, hear=hear), host, port, max_clients, device)
-    )
+    server = Server(str(folder), rights, secret=secret, hear=hear)
+
+    def client(port: int, address: str) -> list[str]:
+        there = f"[{address}]:" if ":" in address else f"{address}:"
+        words = ["FILE", there] if rights.write else [f"{there}FILE", "."]
+        return ["rnic", "cp", *network.port_words(port), *words]
+
+    asyncio.run(_serve(server, host, port, max_clients, device, client))
 
 
-async def _serve(server: Server, host: str, port: int, most: int, device: str | None) -> None:
+async def _serve(
+    server: Server,
+    host: str,
+    port: int,
+    most: int,
+    device: str | None,
+    client: Callable[[int, str], list[str]],
+) -> None:
     async with server.listen(host, port, max_connections=most, device=device) as listener:
-        click.echo(f"listening on port {listener.port}")
+        network.announce(host, listener.port, partial(client, listener.port))
         await listener.serve(server.attend)

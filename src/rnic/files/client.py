@@ -20,6 +20,7 @@ from rnic.files.state import CopyError
 from rnic.files.talk import CONFIG, GREETING, Talk
 from rnic.files.tree import Tree
 from rnic.files.writing import Target
+from rnic.records import replace
 
 __all__ = ["copy_from", "copy_to"]
 
@@ -45,7 +46,7 @@ async def copy_to(
         if not found:
             return
         if len(sources) > 1:
-            options = _replace_into(options)
+            options = replace(options, into=True)
         ask = Ask(Op.PUT, options.flags, b"", NO_PROOF, pack_paths([os.fsencode(destination)]))
         async with _asked(host, port, ask, secret, device) as talk:
             await Sender(talk, found, options, report).run()
@@ -64,14 +65,11 @@ async def copy_from(
 ) -> None:
     """Copy files below the server's folder to a path of this host; otherwise as copy_to()."""
     with ExitStack() as stack:
-        target = _target(stack, destination, options.into or len(sources) > 1)
+        names = [os.fsencode(one).rstrip(b"/").rpartition(b"/")[2] or b"." for one in sources]
+        target = _target(stack, destination, options.into or len(sources) > 1, names)
         ask = Ask(Op.GET, options.flags, b"", NO_PROOF, pack_paths(list(map(os.fsencode, sources))))
         async with _asked(host, port, ask, secret, device) as talk:
             await Receiver(talk, target, options, report).run()
-
-
-def _replace_into(options: Options) -> Options:
-    return Options.of(options.flags | Options(into=True).flags)
 
 
 @asynccontextmanager
@@ -116,13 +114,14 @@ def _source(stack: ExitStack, path: str) -> Source:
     return Source(_tree(stack, str(real.parent)), (os.fsencode(real.name),), os.fsencode(name), shown)
 
 
-def _target(stack: ExitStack, path: str, into: bool) -> Target:
+def _target(stack: ExitStack, path: str, into: bool, names: list[bytes]) -> Target:
     if Path(path).is_dir():
-        return Target(_tree(stack, path), ())
+        return Target(_tree(stack, path), (), names)
     if into or path.endswith("/"):
         raise CopyError(f"target '{path}' is not a directory")
     above, _, name = path.rpartition("/")
-    return Target(_tree(stack, above or ("/" if path.startswith("/") else ".")), (os.fsencode(name),))
+    above = above or ("/" if path.startswith("/") else ".")
+    return Target(_tree(stack, above), (os.fsencode(name),), names)
 
 
 def _tree(stack: ExitStack, path: str) -> Tree:

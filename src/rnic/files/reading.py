@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import Iterator
 from errno import ENXIO
+from threading import Event
 from typing import NamedTuple
 
 from rnic.endpoint.text import printable
@@ -93,11 +94,13 @@ def _walk(source: Source, options: Options) -> Iterator[_Found | Complaint]:
             yield _Found(source.tree, parts, path, shown, status)
 
 
-def count(sources: list[Source], options: Options) -> tuple[int, int]:
-    """Files and bytes that there are."""
+def count(sources: list[Source], options: Options, stop: Event) -> tuple[int, int]:
+    """Files and bytes that there are; fewer if it shall stop."""
     files = size = 0
     for source in sources:
         for one in _walk(source, options):
+            if stop.is_set():
+                break
             if isinstance(one, _Found) and stat.S_ISREG(one.status.st_mode):
                 files, size = files + 1, size + one.status.st_size
     return files, size
@@ -199,13 +202,13 @@ def read_chunk(fd: int, view: memoryview, offset: int) -> bytes | None:
     return digest(view)
 
 
-def prefix(fd: int, length: int) -> bytes:
-    """The digest of the digests of the first chunks, of which `length` is a multiple."""
+def prefix(fd: int, length: int, stop: Event) -> bytes:
+    """The digest of the digests of the first chunks, `length` bytes of them; none if it shall stop."""
     buffer = bytearray(CHUNK)
     out = []
     for offset in range(0, length, CHUNK):
         one = read_chunk(fd, memoryview(buffer), offset)
-        if one is None:
+        if one is None or stop.is_set():
             return b""
         out.append(one)
     return digest(b"".join(out))

@@ -7,6 +7,7 @@ Names are made in one thread, in the order of the records; several verify and wr
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -71,6 +72,7 @@ class Receiver:
         self._talk, self._conn = talk, talk.conn
         self._target, self._options, self.report = target, options, report
         self._books = Incoming(SLOTS, CHUNK)
+        self._stop = threading.Event()
         self._files: dict[int, _File] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -84,6 +86,7 @@ class Receiver:
             with ExitStack() as stack:
                 self._names = stack.enter_context(ThreadPoolExecutor(1, "rnic-names"))
                 self._writers = stack.enter_context(ThreadPoolExecutor(WORKERS, "rnic-write"))
+                stack.callback(self._stop.set)  # what takes long ends early, if a copy does
                 async with self._talk.alive():
                     await beside(self._listen(), self._watch())
         finally:
@@ -157,6 +160,8 @@ class Receiver:
             raise CopyError("the peer sent a time or size that no file has")
         if self._options.dry_run != isinstance(record, Would) and not isinstance(record, Folder):
             raise CopyError("the peer sent contents in a dry run, or none in a copy")
+        if not self._options.recursive and (isinstance(record, Folder) or b"/" in record.path):
+            raise CopyError("the peer sent a directory, which was not asked for")
         if isinstance(record, Small) and (len(record.content) != record.size or record.size > records.INLINE):
             raise CopyError(f"the peer sent {len(record.content)} bytes of a file of {record.size}")
         if isinstance(record, Open):
@@ -225,7 +230,7 @@ class Receiver:
                 file.drop()
                 verdict = Verdict.SKIP
             else:
-                have, known = file.partial.have() if entry.asks else (0, NO_DIGEST)
+                have, known = file.partial.have(self._stop) if entry.asks else (0, NO_DIGEST)
                 if have:
                     verdict = Verdict.HAVE
                 else:

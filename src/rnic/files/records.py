@@ -8,25 +8,25 @@ A message of the connection carries one or more records, one behind the other. A
 Numbers are little-endian. Where two fields of any length follow, the fixed ones end with a u16, the length of
 the first. Paths are bytes with "/" between their parts. Digests are BLAKE2b of 32 bytes.
 
-    kind         from      fixed fields                                             behind them
+    kind         from      fixed fields                                            behind them
     1  Hello     server    u16 version, u8 rights, 32s nonce
-    2  Ask       client    u8 op, u8 flags, 32s nonce, 32s proof                    paths, each u16 length, path
+    2  Ask       client    u8 op, u8 flags, 32s nonce, 32s proof                   paths, each u16 and path
     3  Go        server    32s proof
-    4  Refused   server                                                             text
+    4  Refused   server                                                            text
     5  Total     sender    u64 files, u64 bytes
-    6  Folder    sender    u64 id, u32 mode, i64 mtime (ns), u64 size (0)           path
-    7  Small     sender    u64 id, u32 mode, i64 mtime, u64 size, 32s digest, u16   path, content
-    8  Would     sender    u64 id, u32 mode, i64 mtime, u64 size                    path
-    9  Open      sender    u64 id, u32 mode, i64 mtime, u64 size, u8 asks           path
+    6  Folder    sender    u64 id, u32 mode, i64 mtime (ns), u64 size (0)          path
+    7  Small     sender    u64 id, u32 mode, i64 mtime, u64 size, 32s digest, u16  path, content
+    8  Would     sender    u64 id, u32 mode, i64 mtime, u64 size                   path
+    9  Open      sender    u64 id, u32 mode, i64 mtime, u64 size, u8 asks          path
     10 Data      sender    u64 id, u64 offset, u32 length, u16 slot, 32s digest
     11 End       sender    u64 id, 32s digest
-    12 Cancel    sender    u64 id                                                   text
-    13 Complaint sender    u16                                                      path, text
+    12 Cancel    sender    u64 id                                                  text
+    13 Complaint sender    u16                                                     path, text
     14 Finish    sender    u64 entries
     15 Opened    receiver  u64 id, u8 verdict, u64 offset, 32s digest
     16 Resume    sender    u64 id, u64 offset
     17 Free      receiver  u16 slot
-    18 Done      receiver  u64 id, u8 status                                        text
+    18 Done      receiver  u64 id, u8 status                                       text
     19 Finished  receiver
     20 Alive     both
 

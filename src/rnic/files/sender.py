@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -71,6 +72,7 @@ class Sender:
         self._sources, self._options, self.report = sources, options, report
         self._books = Outgoing(SLOTS)
         self._room = asyncio.Event()
+        self._stop = threading.Event()
         self._answer: asyncio.Future[Opened] | None = None
         self._why: dict[int, str] = {}  # of the files that this end has cancelled
         self._steps: deque[_Step] = deque()
@@ -87,6 +89,7 @@ class Sender:
             with ExitStack() as stack:
                 self._walker = stack.enter_context(ThreadPoolExecutor(1, "rnic-walk"))
                 self._readers = stack.enter_context(ThreadPoolExecutor(WORKERS, "rnic-read"))
+                stack.callback(self._stop.set)  # what takes long ends early, if a copy does
                 async with self._talk.alive():
                     await beside(self._say(), self._listen())
         finally:
@@ -111,7 +114,9 @@ class Sender:
     async def _say(self) -> None:
         loop = asyncio.get_running_loop()
         if self._options.total:
-            found = await loop.run_in_executor(self._walker, reading.count, self._sources, self._options)
+            found = await loop.run_in_executor(
+                self._walker, reading.count, self._sources, self._options, self._stop
+            )
             self.report.total(*found)
             await self._talk.send(Total(*found))
         items = reading.pack(self._sources, self._options, self._books)
@@ -214,7 +219,7 @@ class Sender:
             return 0
         if answer.verdict != Verdict.HAVE or answer.offset > entry.size or answer.offset % CHUNK:
             raise CopyError("the peer has part of a file that there cannot be")
-        mine = await loop.run_in_executor(self._readers, reading.prefix, item.fd, answer.offset)
+        mine = await loop.run_in_executor(self._readers, reading.prefix, item.fd, answer.offset, self._stop)
         start = answer.offset if mine == answer.digest else 0
         await self._talk.send(Resume(entry.id, start))
         self.report.moved(start)

@@ -9,8 +9,10 @@ import os
 import secrets
 import stat
 import time
+from collections.abc import Iterable
 from errno import EISDIR
 from hashlib import blake2b
+from threading import Event
 
 from rnic.files.options import CHUNK, SLOTS
 from rnic.files.reading import prefix
@@ -30,9 +32,11 @@ _MODE = 0o777  # neither set-user-ID nor the like comes from a peer
 class Target:
     """Where the first part of a path goes: into a folder that exists, or to a new name."""
 
-    def __init__(self, tree: Tree, parts: Parts) -> None:
+    def __init__(self, tree: Tree, parts: Parts, names: Iterable[bytes] | None = None) -> None:
+        """`names`: what was asked for, and so what the first part may be; None: anything."""
         self.tree, self.parts = tree, parts
         self.inside = tree.is_folder(parts)
+        self._names = None if names is None else frozenset(names)
 
     def place(self, path: bytes) -> Parts:
         """The parts of what the sender calls `path`; ValueError for one that leads elsewhere."""
@@ -42,6 +46,8 @@ class Target:
                 raise ValueError("the path leads out of the folder, or contains a NUL")
         if b"." in rest:
             raise ValueError("the path contains a '.'")
+        if self._names is not None and first not in self._names:
+            raise ValueError("nobody has asked for it")
         start = (*self.parts, first) if self.inside and first != b"." else self.parts
         if not start and not rest and first != b".":
             raise ValueError("the path is that of the folder")
@@ -177,13 +183,13 @@ class Partial:
             self._fd = -1
         return False
 
-    def have(self) -> tuple[int, bytes]:
+    def have(self, stop: Event) -> tuple[int, bytes]:
         """How many bytes are here from before, and their digest; the last chunks may have gaps, and do not
         count.
         """
         size = min(os.fstat(self._fd).st_size, self.entry.size)
         length = max(0, size // CHUNK - SLOTS) * CHUNK
-        return length, prefix(self._fd, length) if length else bytes(32)
+        return length, prefix(self._fd, length, stop) if length else bytes(32)
 
     def begin(self, offset: int) -> None:
         """Keep so many bytes, and nothing behind them."""
