@@ -55,9 +55,10 @@ def test_there_and_back(place: Place) -> None:
             await place.put("tree", to="other")
             await place.put("tree/.", to="third")
             await place.get("", to="all")
+            await place.get("tree/.", to="fourth")
 
     run(main())
-    for one in ("served/tree", "own/back", "served/other", "served/third", "own/all/tree"):
+    for one in ("served/tree", "own/back", "served/other", "served/third", "own/fourth", "own/all/tree"):
         same(place.own / "tree", place.own.parent / one)
 
 

@@ -32,7 +32,7 @@ from rnic.files.records import (
     encode,
 )
 from rnic.files.state import Sum
-from rnic.files.talk import CONFIG, Talk
+from rnic.files.talk import CONFIG, GREETING, Talk
 
 NOTHING = bytes(32)
 
@@ -134,9 +134,7 @@ def test_a_silent_client_is_given_up(place: Place) -> None:
     async def main() -> None:
         async with place.server(quiet=0.05):
             with pytest.raises(rnic.EndpointError, match="said nothing"):
-                async with await rnic.aio.connect(
-                    HOST, place.port, config=CONFIG, data=b"rnic files 1"
-                ) as conn:
+                async with await rnic.aio.connect(HOST, place.port, config=CONFIG, data=GREETING) as conn:
                     await conn.recv()
                     await conn.recv()
 

@@ -163,7 +163,7 @@ def cp(
         asyncio.run(copy(host, port, paths, there.path, options, report, secret=secret, device=device))
     if as_json:
         click.echo(json.dumps(_summary(report, time.monotonic() - began, dry_run)))
-    return 1 if report.failures else 0
+    return 1 if report.failed_count else 0
 
 
 def _progress() -> Progress:

@@ -41,6 +41,7 @@ class Options(Record):
         return cls(**{name: bool(flags >> bit & 1) for bit, name in enumerate(_NAMES)})
 
 
+_MOST = 10_000
 _NAMES = ("recursive", "no_clobber", "dry_run", "total", "into")
 
 
@@ -48,8 +49,9 @@ class Report:
     """Hears how a copy goes; this one counts. Paths are those that the receiver was told."""
 
     def __init__(self) -> None:
-        self.files = self.bytes = self.skips = 0
+        self.files = self.bytes = self.skips = self.failed_count = 0
         self.failures: list[tuple[str, str]] = []
+        """Path and text of what has failed, of so many at most that a peer cannot use up the memory."""
 
     def copied(self, path: bytes, size: int) -> None:  # noqa: ARG002 - for those who show it
         """A file is there, under its name (or would be, in a dry run)."""
@@ -62,7 +64,9 @@ class Report:
 
     def failed(self, path: bytes, text: str) -> None:
         """A file was not copied; the text says why, and names it."""
-        self.failures.append((path.decode(errors="replace"), text))
+        self.failed_count += 1
+        if len(self.failures) < _MOST:
+            self.failures.append((path.decode(errors="replace"), text))
 
     def moved(self, count: int) -> None:
         """So many more bytes of file contents have been taken care of."""

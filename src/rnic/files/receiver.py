@@ -47,6 +47,8 @@ from rnic.files.writing import DAMAGED, Partial, Target, dress_folder, exists, s
 
 __all__ = ["Receiver"]
 
+MOST_TASKS = 8 * SLOTS
+
 
 class _File:
     """A large file that comes in: what is there of it, or why nothing will be."""
@@ -117,6 +119,8 @@ class Receiver:
     async def _listen(self) -> None:
         while True:
             named: list[Entry] = []
+            while len(self._tasks) > MOST_TASKS:  # the peer does not take what they say
+                await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
             for record in await self._talk.hear():
                 if isinstance(record, (Folder, Small, Would, Open)):
                     self._check(record)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -75,7 +76,7 @@ class Server:
         rights = Right.READ * self._rights.read | Right.WRITE * self._rights.write
         rights |= Right.SECRET * (self._secret is not None)
         await talk.send(Hello(VERSION, rights, nonce))
-        ask = await talk.next(Ask)
+        ask = await self._asked(talk)
         with ExitStack() as stack:
             try:
                 end = self._prepare(talk, ask, nonce, stack)
@@ -88,8 +89,16 @@ class Server:
             await end.run()
             report = end.report
             verb = "to" if ask.op == Op.GET else "from"
-            failed = f", {len(report.failures)} failed" if report.failures else ""
+            failed = f", {report.failed_count} failed" if report.failed_count else ""
             self._hear(f"{name}: {report.files} files, {report.bytes} bytes {verb} it{failed}")
+
+    async def _asked(self, talk: Talk) -> Ask:
+        """What the client wants, which signs of life do not put off."""
+        try:
+            async with asyncio.timeout(self._quiet):
+                return await talk.next(Ask)
+        except TimeoutError:
+            raise CopyError(f"the client has not asked for anything within {self._quiet:g} s") from None
 
     def _prepare(self, talk: Talk, ask: Ask, nonce: bytes, stack: ExitStack) -> Sender | Receiver:
         """The end that does what is asked; ValueError or OSError with the reason if it is refused."""
@@ -116,7 +125,8 @@ class Server:
 
 def _source(tree: Tree, path: bytes) -> Source:
     parts = split(path)
-    return Source(tree, parts, parts[-1] if parts else b".", path)
+    last = path.rstrip(b"/").rpartition(b"/")[2]
+    return Source(tree, parts, b"." if last in (b"", b".") else last, path)
 
 
 def _admit(data: bytes, _peer: object) -> None:

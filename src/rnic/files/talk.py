@@ -76,7 +76,7 @@ class Talk:
             yield
         finally:
             task.cancel()
-            await asyncio.wait([task])
+            await asyncio.gather(task, return_exceptions=True)  # who hears the peer knows better why
 
     async def _stay_alive(self) -> None:
         while True:
