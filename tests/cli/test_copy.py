@@ -136,4 +136,6 @@ def test_no_partial_file_has_its_name_when_an_end_dies(
     again = rnic("cp", "-p", port, tmp_path / "big", f"{HOST}:").wait()
     assert (again.status, again.err) == (0, "")
     assert subprocess.run(["cmp", tmp_path / "big", served / "big"], check=False).returncode == 0
-    assert [path.name for path in served.iterdir()] == ["big"]
+    until(
+        lambda: [path.name for path in served.iterdir()] == ["big"], "the server knows of the first one's end"
+    )

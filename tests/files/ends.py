@@ -11,7 +11,7 @@ from typing import Any
 
 import rnic
 import rnic.aio
-from conn.peers import descriptors
+from conn.peers import descriptors, quiet
 from rnic.files import Options, Report, Rights, Server, copy_from, copy_to
 from rnic.files.records import Ask, Go, Hello, Op, pack_paths
 from rnic.files.talk import CONFIG, GREETING, Talk
@@ -49,7 +49,7 @@ class Place:
         self, *names: str, to: str = "", options: Options = ALL, secret: bytes | None = None
     ) -> Report:
         report = Report()
-        sources = [str(self.own / name) for name in names]
+        sources = [f"{self.own}/{name}" for name in names]  # a Path would lose "/."
         await copy_to(HOST, self.port, sources, to, options, report, secret=secret)
         return report
 
@@ -80,7 +80,7 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 
     before = descriptors()
     asyncio.run(limited())
-    assert descriptors() <= before
+    quiet(before)
 
 
 def content(root: Path) -> dict[str, bytes | None]:

@@ -42,7 +42,20 @@ def same(one: Path, other: Path) -> None:
         assert (a.st_mode, a.st_mtime_ns) == (b.st_mode, b.st_mtime_ns), path
 
 
-def test_there_and_back(place: Place) -> None:
+@pytest.mark.own_way
+@pytest.mark.parametrize(
+    "way",
+    [
+        {"RNIC_LOCAL": "off"},
+        {"RNIC_LOCAL": "off", "RNIC_FAULT": "loss=0.02,seed=7"},
+        {"RNIC_LOCAL": "on"},
+        {"RNIC_TRANSPORT": "iwarp"},
+    ],
+    ids=["packets", "loss", "local", "iwarp"],
+)
+def test_there_and_back(place: Place, monkeypatch: pytest.MonkeyPatch, way: dict[str, str]) -> None:
+    for name, value in way.items():
+        monkeypatch.setenv(name, value)
     fill(place.own / "tree")
     total = sum(SIZES) + 23
 

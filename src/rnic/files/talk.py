@@ -40,7 +40,11 @@ class Talk:
         await self._soon(self.conn.send(encode(*what)))
 
     async def hear(self) -> list[Record]:
-        """The records of the next message; CopyError when the peer says nothing, or has gone."""
+        """The records of the next message, or what next() has left of one; CopyError when the peer says
+        nothing, or has gone.
+        """
+        if rest := list(self._rest):
+            return rest
         try:
             message = await self._soon(self.conn.recv())
         except EOFError:

@@ -152,7 +152,7 @@ class Partial:
     def _open(self) -> None:
         same = b"%d %d %s" % (self.entry.size, self.entry.mtime, self._name)
         token = blake2b(same, digest_size=6).hexdigest()
-        self._temporary = _temporary(self._name, token)
+        self._temporary = self._common = _temporary(self._name, token)
         try:
             self._fd = os.open(self._temporary, _NEW, 0o600, dir_fd=self._folder)
             self._lock()
@@ -216,8 +216,25 @@ class Partial:
         except BaseException:
             self.drop()
             raise
+        if self._temporary != self._common:
+            self._clear()
         self._close()
         return done
+
+    def _clear(self) -> None:
+        """Remove what another copy of the same file has left, and nobody needs now."""
+        os.close(self._fd)
+        self._fd, self._temporary = -1, self._common
+        if self._open_left():
+            _unlink(self._folder, self._temporary)
+
+    def _is_there(self) -> bool:
+        """Whether another copy has stored the same file meanwhile."""
+        try:
+            status = os.stat(self._name, dir_fd=self._folder, follow_symlinks=False)
+        except OSError:
+            return False
+        return (status.st_size, status.st_mtime_ns) == (self.entry.size, self.entry.mtime)
 
     def taken(self) -> bool:
         """Whether something has the file's name already."""
@@ -228,7 +245,8 @@ class Partial:
         if self._folder < 0:
             return
         try:
-            if not (keep and self.failed is None and self.entry.size >= RESUMABLE):
+            keep = keep and self.failed is None and self.entry.size >= RESUMABLE
+            if not keep or self._temporary != self._common or self._is_there():
                 _unlink(self._folder, self._temporary)
         finally:
             self._close()
