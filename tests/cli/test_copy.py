@@ -111,7 +111,13 @@ def test_a_bar_on_a_terminal(rnic: Start, served: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("who", "number"), [("client", signal.SIGKILL), ("server", signal.SIGKILL), ("client", signal.SIGINT)]
+    ("who", "number"),
+    [
+        ("client", signal.SIGKILL),
+        ("server", signal.SIGKILL),
+        ("client", signal.SIGINT),
+        ("server", signal.SIGINT),
+    ],
 )
 def test_no_partial_file_has_its_name_when_an_end_dies(
     rnic: Start, served: Path, tmp_path: Path, who: str, number: int
@@ -124,12 +130,15 @@ def test_no_partial_file_has_its_name_when_an_end_dies(
     client = rnic("cp", "-p", port, tmp_path / "big", f"{HOST}:")
     until(lambda: any(served.iterdir()), "the copy has begun")
     (client if who == "client" else server).process.send_signal(number)
-    status = client.wait().status
+    ended = client.wait()
+    status = ended.status
     names = [path.name for path in served.iterdir()]
     if status == 0:  # it was faster than the signal
         assert names == ["big"]
     else:
         assert all(name.endswith(".rnic-part") for name in names)
+        if (who, number) == ("server", signal.SIGINT):
+            assert ended.err == "rnic: the peer aborted the connection: the server was ended\n"
     if who == "server":
         server.wait()
         _, port = serve(rnic, served)

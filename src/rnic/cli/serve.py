@@ -53,6 +53,10 @@ def serve(
 ) -> None:
     """Serve a directory to `rnic cp`, until Ctrl-C.
 
+    \b
+    rnic serve DIR -v               its clients: rnic cp -r FOLDER HOST:
+    rnic serve DIR --read-only      rnic cp HOST:FILE .
+
     No path leads out of it, and no symbolic link in it is followed. Without --secret-file anybody who reaches
     the port may copy. What is copied is not encrypted.
     """

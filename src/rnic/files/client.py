@@ -17,7 +17,7 @@ from rnic.files.receiver import Receiver
 from rnic.files.records import NO_PROOF, VERSION, Ask, Go, Hello, Op, Right, pack_paths
 from rnic.files.sender import Sender
 from rnic.files.state import CopyError
-from rnic.files.talk import CONFIG, GREETING, Talk
+from rnic.files.talk import CONFIG, GREETING, Talk, told
 from rnic.files.tree import Tree
 from rnic.files.writing import Target
 from rnic.records import replace
@@ -76,7 +76,10 @@ async def copy_from(
 async def _asked(
     host: str, port: int, ask: Ask, secret: bytes | None, device: str | None
 ) -> AsyncIterator[Talk]:
-    async with await rnic.aio.connect(host, port, config=CONFIG, data=GREETING, device=device) as conn:
+    async with (
+        await rnic.aio.connect(host, port, config=CONFIG, data=GREETING, device=device) as conn,
+        told(conn, "the client was interrupted"),
+    ):
         talk = Talk(conn)
         hello = await talk.next(Hello)
         if hello.version != VERSION:

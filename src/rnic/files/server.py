@@ -17,7 +17,7 @@ from rnic.files.receiver import Receiver
 from rnic.files.records import VERSION, Ask, Go, Hello, Op, Refused, Right, unpack_paths
 from rnic.files.sender import Sender
 from rnic.files.state import CopyError
-from rnic.files.talk import CONFIG, GREETING, QUIET, Talk
+from rnic.files.talk import CONFIG, GREETING, QUIET, Talk, told
 from rnic.files.tree import Tree, split
 from rnic.files.writing import Target
 from rnic.records import Record
@@ -66,7 +66,8 @@ class Server:
         peer = conn.peer_address
         name = f"{peer[0]}" if peer else "?"
         try:
-            await self._attend(Talk(conn, self._quiet), name)
+            async with told(conn, "the server was ended"):
+                await self._attend(Talk(conn, self._quiet), name)
         except (CopyError, rnic.EndpointError, rnic.VerbsError) as error:
             self._hear(f"{name}: {error}")
             await conn.abort(str(error))

@@ -14,7 +14,7 @@ from rnic.files import records
 from rnic.files.records import Alive, Record, Refused, decode, encode
 from rnic.files.state import CopyError
 
-__all__ = ["CONFIG", "GREETING", "Talk", "beside"]
+__all__ = ["CONFIG", "GREETING", "Talk", "beside", "told"]
 
 GREETING = b"rnic files 1"
 """The data of connect()."""
@@ -86,6 +86,16 @@ class Talk:
         while True:
             await asyncio.sleep(ALIVE)
             await self.conn.send(encode(Alive()))
+
+
+@asynccontextmanager
+async def told(conn: rnic.aio.Connection, text: str) -> AsyncIterator[None]:
+    """Tell the peer this, if the task is cancelled meanwhile."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        await conn.abort(text)
+        raise
 
 
 async def beside(main: Coroutine[Any, Any, T], *others: Coroutine[Any, Any, object]) -> T:
