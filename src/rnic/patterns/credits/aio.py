@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from rnic.patterns.chain import QueueError
@@ -21,8 +22,8 @@ __all__ = ["AsyncChannel"]
 class AsyncChannel(Ends):
     """As Channel, for asyncio: tasks of one loop may send and receive at the same time.
 
-    From its first call on a task of its own answers the peer, until close() or abort(). Messages go in the order
-    of the calls; asyncio.timeout() limits a call.
+    From its first call on a task of its own answers the peer, until close() or abort(). Messages go in the
+    order of the calls; asyncio.timeout() limits a call.
     """
 
     _pump: asyncio.Task[None] | None = None
@@ -30,8 +31,9 @@ class AsyncChannel(Ends):
     async def send(self, message: AnyBuffer) -> None:
         """Send a message; returns when all of it was posted, and the buffer may be changed.
 
-        Waits while the peer has no receive for it. After a cancellation the buffer is free, and the peer gets the
-        whole message or nothing of it. Raises rnic.MessageTooLongError for one that the peer does not take.
+        Waits while the peer has no receive for it. After a cancellation the buffer is free, and the peer
+        gets the whole message or nothing of it. Raises rnic.MessageTooLongError for one that the peer does
+        not take.
         """
         self._begin()
         flow = self._flow
@@ -68,8 +70,9 @@ class AsyncChannel(Ends):
     async def close(self, timeout: float | None = 5.0) -> None:
         """Say that no message follows, and wait until the peer says so, too; messages that come are dropped.
 
-        Then all has arrived. Raises TimeoutError if the peer did not close its end in time, or what has ended the
-        channel. In any case the queue pair is then in ERR, and the channel's memory is given back.
+        Then all has arrived. Raises TimeoutError if the peer did not close its end in time, or what has
+        ended the channel. In any case the queue pair is then in ERR, and the channel's memory is given
+        back.
         """
         if self._closed:
             return
@@ -81,9 +84,8 @@ class AsyncChannel(Ends):
             if known is None:
                 async with asyncio.timeout(timeout):
                     await self._go()
-                    await self._until(lambda: flow.all_sent and flow.ended)
-                    async with self._posting:
-                        await self._sends.wait_async(self._sends.posted)
+                    await self._until(lambda: flow.finished)
+                await self._last()
         except TimeoutError:
             raise TimeoutError("close: the peer did not close its end in time") from None
         finally:
@@ -166,6 +168,12 @@ class AsyncChannel(Ends):
                     await self._sends.wait_async(self._sends.posted)
         except (ConnectionError, OSError, TimeoutError):
             pass  # the peer learns of the end without a reason
+
+    async def _last(self) -> None:
+        """Until the peer has what was sent last; it may have gone by now, as it has all."""
+        with suppress(QueueError, TimeoutError):
+            async with asyncio.timeout(PARTING), self._posting:
+                await self._sends.wait_async(self._sends.posted)
 
     async def _stop(self) -> None:
         pump, self._pump = self._pump, None

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from time import monotonic
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
 from rnic.patterns.chain import QueueError
 from rnic.patterns.credits.ends import PARTING, Ends
 from rnic.patterns.cursor import LiarError
+from rnic.patterns.wait import left
 from rnic.times import after
 
 if TYPE_CHECKING:
@@ -24,14 +24,15 @@ __all__ = ["Channel"]
 class Channel(Ends):
     """One end of a channel on a queue pair; a context manager.
 
-    Make it when the queue pair is in INIT, or before the peer may send; it posts the receives, and sends nothing.
-    It makes progress while one of its methods runs. One thread at a time may use it: RuntimeError tells of a
-    second one. When the channel is over, calls raise a ConnectionError with the reason: QueueError if the queue
-    pair has failed, LiarError if the peer broke the protocol, rnic.AbortedError after abort() of either end.
+    Make it when the queue pair is in INIT, or before the peer may send; it posts the receives, and sends
+    nothing. It makes progress while one of its methods runs. One thread at a time may use it: RuntimeError
+    tells of a second one. When the channel is over, calls raise a ConnectionError with the reason:
+    QueueError if the queue pair has failed, LiarError if the peer broke the protocol, rnic.AbortedError
+    after abort() of either end.
 
-    receives: how many it posts, 3 or more. size: bytes of each, 64 or more. max_message: bytes of the longest
-    message that it takes. max_backlog: bytes of messages that wait here until recv(); beyond that the peer waits.
-    The two ends may have different ones.
+    receives: how many it posts, 3 or more. size: bytes of each, 64 or more. max_message: bytes of the
+    longest message that it takes. max_backlog: bytes of messages that wait here until recv(); beyond that
+    the peer waits. The two ends may have different ones.
     """
 
     _inside = False
@@ -82,8 +83,9 @@ class Channel(Ends):
     def close(self, timeout: float | None = 5.0) -> None:
         """Say that no message follows, and wait until the peer says so, too; messages that come are dropped.
 
-        Then all has arrived. Raises TimeoutError if the peer did not close its end in time, or what has ended the
-        channel. In any case the queue pair is then in ERR, and the channel's memory is given back.
+        Then all has arrived. Raises TimeoutError if the peer did not close its end in time, or what has
+        ended the channel. In any case the queue pair is then in ERR, and the channel's memory is given
+        back.
         """
         if self._closed:
             return
@@ -94,8 +96,9 @@ class Channel(Ends):
                 flow.drop()
                 flow.end()
                 if known is None:
-                    self._until(lambda: flow.all_sent and flow.ended, until, "close: the peer did not close its end")
-                    self._sends.wait(self._sends.posted, None if until is None else max(0.0, until - monotonic()))
+                    self._until(lambda: flow.finished, until, "close: the peer did not close its end")
+                    with suppress(QueueError, TimeoutError):  # the peer may have gone by now, as it has all
+                        self._sends.wait(self._sends.posted, left(until))
             finally:
                 self._release()
 
@@ -124,8 +127,7 @@ class Channel(Ends):
             self._arrived(self._receipts.poll())
             self._go(until)
             while not is_so():
-                left = None if until is None else max(0.0, until - monotonic())
-                self._arrived(self._receipts.wait(timeout=left))
+                self._arrived(self._receipts.wait(timeout=left(until)))
                 self._go(until)
         except TimeoutError:
             raise TimeoutError(f"{what} in time") from None
@@ -133,13 +135,14 @@ class Channel(Ends):
             if self._flow.error is None:
                 self._fail(error)
                 self._part()
-            raise
+            if not is_so():  # what came ahead of the error counts
+                raise
 
     def _go(self, until: float | None) -> None:
         """Post all that may go now."""
         while True:
             if ticket := self._blocking:
-                self._sends.wait(ticket, None if until is None else max(0.0, until - monotonic()))
+                self._sends.wait(ticket, left(until))
             if not self._post_next():
                 return
 
@@ -157,7 +160,9 @@ class Channel(Ends):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: object, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: object, traceback: TracebackType | None
+    ) -> None:
         if kind is None:
             self.close()
         else:

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from rnic._nic.nic import SGE, RecvWR, SendWR
 from rnic.endpoint.errors import AbortedError, Reason
-from rnic.enums import AccessFlags, QPState, QPType, WCOpcode, WROpcode
+from rnic.enums import AccessFlags, QPState, QPType, Transport, WCOpcode, WROpcode
 from rnic.patterns.chain import QueueError, SendQueue
 from rnic.patterns.credits.flow import ChannelStatistics, Flow
 from rnic.patterns.cursor import LiarError
@@ -16,6 +16,7 @@ from rnic.verbs.qp import QPAttr
 
 if TYPE_CHECKING:
     from rnic._nic.nic import WC
+    from rnic.verbs.context import Context
     from rnic.verbs.qp import QP
 
 __all__ = ["Ends"]
@@ -39,20 +40,26 @@ class Ends:
     ) -> None:
         self._flow = Flow(receives, size, max_message, max_backlog)
         if qp.qp_type is not QPType.RC:
-            raise ValueError(f"a queue pair of {qp.qp_type.name}: a channel needs one of RC, which loses nothing")
-        if qp.recv_cq is None:
-            raise ValueError("the queue pair has no recv_cq")
+            raise ValueError(
+                f"a queue pair of {qp.qp_type.name}: a channel needs one of RC, which loses nothing"
+            )
+        if (pd := qp.pd) is None or qp.recv_cq is None:
+            raise ValueError("the queue pair has no recv_cq, or no protection domain")
         if receives > qp.cap.max_recv_wr:
-            raise ValueError(f"{receives} receives: the queue pair has {qp.cap.max_recv_wr} places (max_recv_wr)")
+            raise ValueError(
+                f"{receives} receives: the queue pair has {qp.cap.max_recv_wr} places (max_recv_wr)"
+            )
         if qp.state is QPState.RESET:
             raise ValueError("the queue pair is in RESET: move it to INIT first, where it takes receives")
         self._places = min(_PLACES, qp.cap.max_send_wr)
         self._sends = SendQueue(qp, how, every=max(1, self._places // 4))
         self._receipts = Waiter(qp.recv_cq, how)
         self._qp, self._size, self._receives = qp, size, receives
-        self._mr = qp.pd.alloc_mr((receives + self._places) * size, AccessFlags.LOCAL_WRITE)
+        self._mr = pd.alloc_mr((receives + self._places) * size, AccessFlags.LOCAL_WRITE)
         self._free = list(range(receives))  # places of the memory where no receive lies
         self._closed = False
+        if cast("Context", qp.context).device.transport is Transport.IWARP:
+            qp.confirm_stream(both=True)  # else its SENDs complete before the peer has them
         for place in self._free:
             self._post_receive(place)
         self._free.clear()
@@ -87,7 +94,7 @@ class Ends:
         self._mr.buf[at : at + len(header)] = header
         self._mr.buf[at + len(header) : end] = body
         wr = SendWR(opcode=WROpcode.SEND, sg_list=(SGE(self._mr, at, end - at),))
-        self._sends.post([wr], signaled=self._flow.all_sent or self._flow.error is not None)
+        self._sends.post([wr], signaled=self._flow.parting)
         return True
 
     def _arrived(self, found: list[WC]) -> None:
@@ -100,7 +107,7 @@ class Ends:
                 raise LiarError(f"the peer sent {wc.opcode.name} to a queue pair that takes SENDs alone")
             at = wc.wr_id * self._size
             self._free.append(wc.wr_id)
-            self._flow.receive(self._mr.buf[at : at + wc.byte_len])
+            self._flow.receive(bytes(self._mr.buf[at : at + wc.byte_len]))
 
     def _fail(self, error: Exception) -> None:
         """The channel is over; a liar is told."""

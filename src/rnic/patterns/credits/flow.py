@@ -8,6 +8,7 @@ from collections import deque
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from rnic.endpoint.buffers import EMPTY, flat
 from rnic.endpoint.errors import AbortedError, MessageTooLongError, Reason
 from rnic.patterns.cursor import LiarError
 from rnic.records import Record
@@ -21,6 +22,7 @@ HEADER = struct.Struct("<BxHI")
 _HELLO = struct.Struct("<4sHHII")
 _MAGIC, _VERSION = b"rnCF", 1
 LEAST_RECEIVES, LEAST_SIZE = 3, 64
+LEAST_RETURN = 2  # credits by a CREDIT, which takes one itself: so they come to an end
 _LONGEST_TEXT = 256  # bytes of an ABORT's
 _TOLL = 64  # bytes as which a message counts in the backlog, beside its own
 
@@ -32,7 +34,11 @@ class Kind(IntEnum):
     PIECE = 2
     CREDIT = 3
     END = 4
-    ABORT = 5
+    SEEN = 5
+    ABORT = 6
+
+
+_BARE = frozenset({Kind.CREDIT, Kind.END, Kind.SEEN})  # nothing stands behind their header
 
 
 class ChannelStatistics(Record):
@@ -54,15 +60,16 @@ class _Message:
     """One that is on its way out."""
 
     def __init__(self, message: AnyBuffer) -> None:
-        self.left = memoryview(message).cast("B")
+        self.left = flat(message, "send()")
         self.begun = False
 
 
 class Flow:
     """One end of a channel.
 
-    The driver posts `receives_to_post()` receives, and after that what `next_send()` gives, on one queue pair; it
-    tells each SEND that comes in by receive(). A LiarError of receive() ends the channel: fail() tells the peer.
+    The driver posts `receives_to_post()` receives, and after that what `next_send()` gives, on one queue
+    pair; it tells each SEND that comes in by receive(). A LiarError of receive() ends the channel: fail()
+    tells the peer.
     """
 
     def __init__(self, receives: int, size: int, max_message: int, max_backlog: int) -> None:
@@ -74,7 +81,12 @@ class Flow:
             raise ValueError(f"max_message {max_message}: give 0 to 2**32 - 1")
         if max_backlog < 0:
             raise ValueError(f"max_backlog {max_backlog}: give bytes from 0 on")
-        self.receives, self.size, self.max_message, self.max_backlog = receives, size, max_message, max_backlog
+        self.receives, self.size, self.max_message, self.max_backlog = (
+            receives,
+            size,
+            max_message,
+            max_backlog,
+        )
         self.error: Exception | None = None
         """Why the channel is over."""
         self.ended = False
@@ -86,7 +98,7 @@ class Flow:
         self._granted = receives  # SENDs that the peer may have sent in all
         self._arrived = self._to_post = self._held = self._owed = 0
         self._out: deque[_Message] = deque()
-        self._said_hello = self._end_due = self._said_end = False
+        self._said_hello = self._end_due = self._said_end = self._said_seen = self._confirmed = False
         self._parting: str | None = None
         self._inbox: deque[bytes] = deque()
         self._backlog = 0
@@ -140,14 +152,21 @@ class Flow:
         self._end_due = True
 
     def fail(self, error: Exception, tell: str | None = None) -> None:
-        """The channel is over; next_send() gives an ABORT that tells the peer this text, if there is a credit."""
+        """The channel is over; next_send() gives an ABORT that tells the peer this text, if there is a
+        credit.
+        """
         if self.error is None:
             self.error, self._parting = error, tell
 
     @property
-    def all_sent(self) -> bool:
-        """END was given to the driver, and all before it."""
-        return self._said_end
+    def finished(self) -> bool:
+        """Both ends have said END, and have seen the other's: all has arrived, both ways."""
+        return self._confirmed and self._said_seen
+
+    @property
+    def parting(self) -> bool:
+        """It matters when what was given to the driver last has arrived."""
+        return self._said_end or self.error is not None
 
     def next_send(self) -> tuple[bytes, memoryview] | None:
         """The next SEND: its header, and what stands behind it; None if none may go now."""
@@ -163,7 +182,10 @@ class Flow:
             if self._end_due and not self._said_end:
                 self._said_end = True
                 return self._spend(Kind.END)
-        if self._credits and self._owed >= max(2, self.receives // 2):
+            if self.ended and not self._said_seen:
+                self._said_seen = True
+                return self._spend(Kind.SEEN)
+        if self._credits and self._owed >= max(LEAST_RETURN, self.receives // 2):
             self._credit_sends += 1
             return self._spend(Kind.CREDIT)
         return None
@@ -184,7 +206,7 @@ class Flow:
         short = text.encode()[: min(room, _LONGEST_TEXT)].decode(errors="ignore")
         return self._spend(Kind.ABORT, 0, memoryview(short.encode()))
 
-    def _spend(self, kind: Kind, rest: int = 0, body: memoryview = memoryview(b"")) -> tuple[bytes, memoryview]:
+    def _spend(self, kind: Kind, rest: int = 0, body: memoryview = EMPTY) -> tuple[bytes, memoryview]:
         header = HEADER.pack(kind, self._owed, rest)
         self._granted += self._owed
         self._owed = 0
@@ -206,8 +228,8 @@ class Flow:
     def _is_full(self) -> bool:
         return self._backlog + len(self._part) > self.max_backlog and bool(self._inbox or not self.wanted)
 
-    def receive(self, data: memoryview) -> None:
-        """A SEND has come in; its receive is free when this returns. Raises LiarError."""
+    def receive(self, data: bytes) -> None:
+        """A SEND has come in; raises LiarError."""
         self._arrived += 1
         if self.error is not None:
             return
@@ -215,51 +237,55 @@ class Flow:
             raise LiarError("the peer sent without a credit")
         if len(data) < HEADER.size:
             raise LiarError(f"the peer sent {len(data)} bytes, which are no header")
-        kind, credit, rest = HEADER.unpack_from(data)
-        body = data[HEADER.size :]
-        if (self._peer is None) != (kind == Kind.HELLO) and kind != Kind.ABORT:
-            raise LiarError(f"the peer sent kind {kind}: its first SEND is a HELLO, and no other one")
+        number, credit, rest = HEADER.unpack_from(data)
+        if number not in iter(Kind):
+            raise LiarError(f"the peer sent kind {number}, which is not known")
+        if number == Kind.CREDIT and credit < LEAST_RETURN:
+            raise LiarError(f"the peer sent a CREDIT of {credit}: it returns {LEAST_RETURN} at least")
+        self._take_in(Kind(number), rest, data[HEADER.size :])
+        self._gain(credit)
+        if number == Kind.PIECE and self._is_full():
+            self._held += 1
+        else:
+            self._to_post += 1
+
+    def _take_in(self, kind: Kind, rest: int, body: bytes) -> None:
+        if (self._peer is None) != (kind is Kind.HELLO) and kind is not Kind.ABORT:
+            raise LiarError(f"the peer sent a {kind.name}: its first SEND is a HELLO, and no other one")
+        if (rest and kind is not Kind.PIECE) or (body and kind in _BARE):
+            raise LiarError(f"the peer sent a {kind.name} with {rest} and {len(body)} bytes")
         match kind:
             case Kind.HELLO:
                 self._hello(body)
             case Kind.PIECE:
                 self._take_piece(rest, body)
-            case Kind.ABORT:
-                text = bytes(body[:_LONGEST_TEXT]).decode(errors="replace")
-                self.error = AbortedError(f"the peer ended the channel: {text}", Reason.APPLICATION)
-                return
-            case Kind.CREDIT | Kind.END if len(body):
-                raise LiarError(f"the peer sent a {Kind(kind).name} with {len(body)} bytes behind it")
             case Kind.END:
                 self._take_end()
-            case Kind.CREDIT:
-                pass
-            case _:
-                raise LiarError(f"the peer sent kind {kind}, which is not known")
-        self._gain(credit)
-        if kind == Kind.PIECE and self._is_full():
-            self._held += 1
-        else:
-            self._to_post += 1
+            case Kind.SEEN:
+                self._take_seen()
+            case Kind.ABORT:
+                text = body[:_LONGEST_TEXT].decode(errors="replace")
+                self.error = AbortedError(f"the peer ended the channel: {text}", Reason.APPLICATION)
 
     def _gain(self, credit: int) -> None:
-        assert self._peer is not None
         self._credits += credit
-        if self._credits > self._peer[0]:
+        if self._peer is not None and self._credits > self._peer[0]:
             raise LiarError(f"the peer gave {self._credits} credits: it has {self._peer[0]} receives")
 
-    def _hello(self, body: memoryview) -> None:
+    def _hello(self, body: bytes) -> None:
         if len(body) != _HELLO.size:
             raise LiarError(f"a HELLO of {len(body)} bytes: it has {_HELLO.size}")
         magic, version, receives, size, longest = _HELLO.unpack(body)
         if magic != _MAGIC or version != _VERSION:
             raise LiarError(f"the peer's HELLO is {magic!r} {version}: this end speaks {_MAGIC!r} {_VERSION}")
         if receives < LEAST_RECEIVES or not LEAST_SIZE <= size <= 1 << 30:
-            raise LiarError(f"the peer has {receives} receives of {size} bytes: {LEAST_RECEIVES} of {LEAST_SIZE}")
+            raise LiarError(
+                f"the peer has {receives} receives of {size} bytes: {LEAST_RECEIVES} of {LEAST_SIZE}"
+            )
         self._peer = receives, size, longest
         self._credits += receives - 1  # its HELLO, or this end's, takes one
 
-    def _take_piece(self, rest: int, body: memoryview) -> None:
+    def _take_piece(self, rest: int, body: bytes) -> None:
         if self.ended:
             raise LiarError("the peer sent a message after its END")
         if self._rest and rest != self._rest:
@@ -270,7 +296,7 @@ class Flow:
             raise LiarError(f"a piece of {len(body)} bytes, where {rest} are left of its message")
         self._rest = rest - len(body)
         if not self._rest and not self._part:
-            self._put(bytes(body))
+            self._put(body)
             return
         self._part += body
         if not self._rest:
@@ -287,8 +313,15 @@ class Flow:
             raise LiarError("the peer sent END twice, or inside a message")
         self.ended = True
 
+    def _take_seen(self) -> None:
+        if self._confirmed or not self._said_end:
+            raise LiarError("the peer says that it has seen an END, which this end did not send")
+        self._confirmed = True
+
     def take(self) -> bytes | None:
-        """The next message, None if it is not here; EOFError behind the last one, or what ended the channel."""
+        """The next message, None if it is not here; EOFError behind the last one, or what ended the
+        channel.
+        """
         if self._inbox:
             message = self._inbox.popleft()
             self._backlog -= len(message) + _TOLL

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from rnic.endpoint.errors import ClosedError
@@ -25,7 +26,8 @@ __all__ = ["AsyncClient"]
 class AsyncClient:
     """As Client, for asyncio: many tasks may call at the same time. An async context manager.
 
-    The connection stays the program's, which closes it after close(), and which does not receive on it meanwhile.
+    The connection stays the program's, which closes it after close(), and which does not receive on it
+    meanwhile.
     """
 
     def __init__(
@@ -46,9 +48,9 @@ class AsyncClient:
     async def call(self, method: str, body: bytes = b"", timeout: float | None = None) -> bytes:
         """Call a method, and return the reply's body; `timeout` is the deadline, in seconds, at both ends.
 
-        Waits while the limit is reached, or the window is full. If the task is cancelled, the server is told: an
-        async handler is cancelled. Raises ValueError for a body or a name that is too long; RemoteError, if the
-        handler raised; RefusedCallError; DeadlineError; or what the connection raises.
+        Waits while the limit is reached, or the window is full. If the task is cancelled, the server is
+        told: an async handler is cancelled. Raises ValueError for a body or a name that is too long;
+        RemoteError, if the handler raised; RefusedCallError; DeadlineError; or what the connection raises.
         """
         seconds(timeout)
         nbytes = self._asking.check(method, body)
@@ -92,10 +94,8 @@ class AsyncClient:
             task.add_done_callback(self._cancels.discard)
 
     async def _tell(self, frame: bytes) -> None:
-        try:
+        with suppress(OSError):  # of which the reader learns
             await self._messages.send(frame)
-        except OSError:
-            pass  # the reader learns of it
 
     async def _read(self) -> None:
         """Takes the answers, for as long as there are any."""

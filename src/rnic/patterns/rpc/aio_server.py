@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from concurrent.futures import Executor
 
-    from rnic.endpoint.buffers import AnyBuffer
-    from rnic.patterns.rpc.ways import AsyncMessages
+    from rnic.patterns.rpc.ways import AsyncMessages, Body
 
 __all__ = ["AsyncServer"]
 
@@ -28,17 +28,17 @@ __all__ = ["AsyncServer"]
 class AsyncServer:
     """Answers calls by async functions, each in a task of its own, and by plain ones.
 
-    handlers: by the names of methods, functions that take the body and return the reply's body. An exception goes
-    to the client, as RemoteError. An async one is cancelled at the call's deadline, when the client cancels the
-    call, and when the client has gone. A plain one runs in the `executor`; without one in the thread of the loop,
-    which then waits for it. limit: calls of one client that can wait for their answers. max_body: bytes of the
-    longest body, of all bodies of one client that wait, and of the longest reply. reply_timeout: seconds that a
-    client may take no answer, after which it loses the connection.
+    handlers: by the names of methods, functions that take the body and return the reply's body. An
+    exception goes to the client, as RemoteError. An async one is cancelled at the call's deadline, when the
+    client cancels the call, and when the client has gone. A plain one runs in the `executor`; without one
+    in the thread of the loop, which then waits for it. limit: calls of one client that can wait for their
+    answers. max_body: bytes of the longest body, of all bodies of one client that wait, and of the longest
+    reply. reply_timeout: seconds that a client may take no answer, after which it loses the connection.
     """
 
     def __init__(
         self,
-        handlers: Mapping[str, Callable[[bytes], AnyBuffer | Awaitable[AnyBuffer]]],
+        handlers: Mapping[str, Callable[[bytes], Body | Awaitable[Body]]],
         *,
         limit: int = 256,
         max_body: int = 16 << 20,
@@ -46,7 +46,7 @@ class AsyncServer:
         executor: Executor | None = None,
     ) -> None:
         self._handlers: dict[str, Callable[[bytes], Any]] = dict(handlers)
-        self._new_table = lambda: Asked(frozenset(handlers), limit, max_body)
+        self._new_table = partial(Asked, frozenset(handlers), limit, max_body)
         self._new_table()  # says what is wrong with the limits
         self._reply_timeout = seconds(reply_timeout, "reply_timeout")
         self._executor = executor
@@ -57,8 +57,8 @@ class AsyncServer:
         """Answer the calls of one client, until it closes its end; or after close(), until none waits.
 
         It is an agent for rnic.aio.Listener.serve(). Raises LiarError if the client breaks the protocol,
-        ClientStalledError when it takes no answers, in both cases after the connection was aborted; or what the
-        connection raises. Calls that are not done by then are cancelled.
+        ClientStalledError when it takes no answers, in both cases after the connection was aborted; or what
+        the connection raises. Calls that are not done by then are cancelled.
         """
         try:
             await _Session(self, messages).run()
@@ -69,8 +69,9 @@ class AsyncServer:
             raise
 
     def close(self, text: str = LEAVING) -> None:
-        """Take no calls any more, of any client, and tell all clients: calls that came before are answered, later
-        ones are refused with this text (RefusedCallError, Status.LEAVING). serve() returns when the answers went.
+        """Take no calls any more, of any client, and tell all clients: calls that came before are answered,
+        later ones are refused with this text (RefusedCallError, Status.LEAVING). serve() returns when the
+        answers went.
         """
         self._leaving = text
         self._closed.set()
@@ -177,4 +178,6 @@ class _Session:
                 except MessageTooLongError as error:
                     await self._messages.send(too_long(answer, error))
         except TimeoutError:
-            raise ClientStalledError(f"the client took no answer within {self._server._reply_timeout} s") from None
+            raise ClientStalledError(
+                f"the client took no answer within {self._server._reply_timeout} s"
+            ) from None

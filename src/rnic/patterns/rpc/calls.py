@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of calls that were not answered, at the client and at the server. No I/O; the caller gives the time."""
+"""The tables of calls that were not answered, at the client and at the server. No I/O; the caller gives the
+time.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,15 @@ _FOREVER = 1 << 62  # microseconds
 class Asking(Generic[T]):
     """The client's: for each call that waits for its answer a T, None when nobody waits any more.
 
-    limit: how many calls. window: how many bytes of calls, unless there is but one. The server's inbox must hold
-    so many: then a client that sends never waits for a server that waits for this client to receive.
+    limit: how many calls. window: how many bytes of calls, unless there is but one. The server's inbox must
+    hold so many: then a client that sends never waits for a server that waits for this client to receive.
     """
 
     def __init__(self, limit: int, window: int, max_body: int) -> None:
         if limit < 1 or window < 0 or max_body < 0:
-            raise ValueError(f"limit {limit}, window {window}, max_body {max_body}: give 1 or more, 0 or more bytes")
+            raise ValueError(
+                f"limit {limit}, window {window}, max_body {max_body}: give 1 or more, 0 or more bytes"
+            )
         self.limit, self._window, self.max_body = limit, window, max_body
         self._waiting: dict[int, tuple[T | None, int]] = {}
         self._bytes = 0
@@ -129,7 +133,9 @@ class Order:
 
     def too_late(self) -> Failure:
         """The deadline has passed."""
-        return Failure(self.number, Status.DEADLINE, "", f"{self.method}: its deadline has passed at the server")
+        return Failure(
+            self.number, Status.DEADLINE, "", f"{self.method}: its deadline has passed at the server"
+        )
 
     def withdrawn(self) -> Failure:
         """The client has cancelled it."""
@@ -150,7 +156,8 @@ class Asked:
         return len(self._orders)
 
     def message(self, data: bytes, now: float, leaving: str | None = None) -> Order | Failure | None:
-        """A message has come: an order to carry out, or one that was cancelled; a refusal to send; or nothing.
+        """A message has come: an order to carry out, or one that was cancelled; a refusal to send; or
+        nothing.
 
         leaving: why no calls are taken any more. Raises LiarError.
         """

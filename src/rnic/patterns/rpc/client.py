@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from concurrent.futures import CancelledError
-from time import monotonic
+from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from rnic.patterns.cursor import LiarError
 from rnic.patterns.rpc.calls import Asking
 from rnic.patterns.rpc.errors import DeadlineError, as_exception
 from rnic.patterns.rpc.frames import Reply
+from rnic.patterns.wait import left
 from rnic.times import after
 
 if TYPE_CHECKING:
@@ -37,9 +38,9 @@ class Future:
     def result(self, timeout: float | None = None) -> bytes:
         """Wait for the reply, and return its body.
 
-        Raises RemoteError, if the handler raised; RefusedCallError; DeadlineError, if the call's own time is over;
-        concurrent.futures.CancelledError after cancel(); TimeoutError after `timeout` seconds, when the call goes
-        on; or what the connection raises.
+        Raises RemoteError, if the handler raised; RefusedCallError; DeadlineError, if the call's own time
+        is over; concurrent.futures.CancelledError after cancel(); TimeoutError after `timeout` seconds,
+        when the call goes on; or what the connection raises.
         """
         if not self.done():
             self._client._wait(self, after(timeout))
@@ -69,9 +70,9 @@ class Client:
     The connection stays the program's, which closes it, and which sends and receives nothing else on it
     meanwhile. It may be an rnic.Connection, a credits.Channel, or anything that is like them (Messages).
 
-    limit: calls that can wait for their answers, those that were given up included; the server has a limit of its
-    own. window: how many bytes they have together, unless there is but one call; not more than the server's inbox
-    holds (rnic.Config.max_backlog). max_body: bytes of the longest body.
+    limit: calls that can wait for their answers, those that were given up included; the server has a limit
+    of its own. window: how many bytes they have together, unless there is but one call; not more than the
+    server's inbox holds (rnic.Config.max_backlog). max_body: bytes of the longest body.
     """
 
     def __init__(
@@ -91,10 +92,11 @@ class Client:
         return self.start(method, body, timeout).result()
 
     def start(self, method: str, body: bytes = b"", timeout: float | None = None) -> Future:
-        """Begin a call, and return while it is on its way; `timeout` is its deadline, in seconds, at both ends.
+        """Begin a call, and return while it is on its way; `timeout` is its deadline, in seconds, at both
+        ends.
 
-        Waits while the limit is reached, or the window is full, and takes answers meanwhile. Raises ValueError for
-        a body or a name that is too long, DeadlineError, or what the connection raises.
+        Waits while the limit is reached, or the window is full, and takes answers meanwhile. Raises
+        ValueError for a body or a name that is too long, DeadlineError, or what the connection raises.
         """
         until = after(timeout)
         nbytes = self._asking.check(method, body)
@@ -103,18 +105,18 @@ class Client:
             while not self._asking.has_room(nbytes):
                 self._look(until)
             self._check()
-            left = self._left(until)
-            future._number, frame = self._asking.begin(method, body, left, future)
-            self._send(future, frame, left)
+            remaining = left(until)
+            future._number, frame = self._asking.begin(method, body, remaining, future)
+            self._send(future, frame, remaining)
         except DeadlineError:
             raise
         except TimeoutError:
             raise DeadlineError(f"{method}: the call did not go within {timeout} s") from None
         return future
 
-    def _send(self, future: Future, frame: bytes, left: float | None) -> None:
+    def _send(self, future: Future, frame: bytes, timeout: float | None) -> None:
         try:
-            self._messages.send(frame, left)
+            self._messages.send(frame, timeout)
         except ValueError:  # it is longer than the peer takes
             self._asking.unsent(future._number)
             raise
@@ -139,16 +141,14 @@ class Client:
     def _give_up(self, future: Future, error: BaseException) -> None:
         future._end(None, error)
         if self._error is None and (frame := self._asking.give_up(future._number)) is not None:
-            try:
+            with suppress(OSError):  # the server looks at the deadline itself
                 self._messages.send(frame, 0)
-            except OSError:
-                pass  # the server looks at the deadline itself
 
     def _look(self, until: float | None) -> None:
         """Take the next answer; TimeoutError."""
         self._check()
         try:
-            message = self._messages.recv(self._left(until))
+            message = self._messages.recv(left(until))
         except TimeoutError:
             raise
         except (EOFError, OSError) as error:
@@ -177,10 +177,6 @@ class Client:
     def _check(self) -> None:
         if self._error is not None:
             raise self._error
-
-    @staticmethod
-    def _left(until: float | None) -> float | None:
-        return None if until is None else max(0.0, until - monotonic())
 
     def __enter__(self) -> Self:
         return self

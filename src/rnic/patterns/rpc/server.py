@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from inspect import iscoroutinefunction
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -18,8 +19,7 @@ from rnic.times import seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from rnic.endpoint.buffers import AnyBuffer
-    from rnic.patterns.rpc.ways import Messages
+    from rnic.patterns.rpc.ways import Body, Messages
 
 __all__ = ["Server"]
 
@@ -41,15 +41,15 @@ def too_long(answer: Reply | Failure, error: MessageTooLongError) -> bytes:
 class Server:
     """Answers calls by plain functions, each in the thread that serves its client, one after the other.
 
-    handlers: by the names of methods, functions that take the body and return the reply's body. An exception goes
-    to the client, as RemoteError. limit: calls of one client that can wait for their answers. max_body: bytes of
-    the longest body, of all bodies of one client that wait, and of the longest reply. reply_timeout: seconds that a client may take no answer, after
-    which it loses the connection.
+    handlers: by the names of methods, functions that take the body and return the reply's body. An
+    exception goes to the client, as RemoteError. limit: calls of one client that can wait for their
+    answers. max_body: bytes of the longest body, of all bodies of one client that wait, and of the longest
+    reply. reply_timeout: seconds that a client may take no answer, after which it loses the connection.
     """
 
     def __init__(
         self,
-        handlers: Mapping[str, Callable[[bytes], AnyBuffer]],
+        handlers: Mapping[str, Callable[[bytes], Body]],
         *,
         limit: int = 256,
         max_body: int = 16 << 20,
@@ -59,7 +59,7 @@ class Server:
             if is_async(handler):
                 raise TypeError(f"{name}: an async function: AsyncServer calls such")
         self._handlers = dict(handlers)
-        self._new_table = lambda: Asked(frozenset(handlers), limit, max_body)
+        self._new_table = partial(Asked, frozenset(handlers), limit, max_body)
         self._new_table()  # says what is wrong with the limits
         self._reply_timeout = seconds(reply_timeout, "reply_timeout")
         self._leaving: str | None = None
@@ -67,8 +67,9 @@ class Server:
     def serve(self, messages: Messages) -> None:
         """Answer the calls of one client, until it closes its end; then return.
 
-        It is an agent for rnic.Listener.serve(). Raises LiarError if the client breaks the protocol, when the
-        connection has been aborted, ClientStalledError when it takes no answers, or what the connection raises.
+        It is an agent for rnic.Listener.serve(). Raises LiarError if the client breaks the protocol, when
+        the connection has been aborted, ClientStalledError when it takes no answers, or what the connection
+        raises.
         """
         asked, waiting, slow = self._new_table(), deque[Order](), False
         try:
@@ -86,8 +87,9 @@ class Server:
             raise
 
     def close(self, text: str = LEAVING) -> None:
-        """Take no calls any more, of any client; from any thread. Calls that came before are answered, later ones
-        are refused with this text (RefusedCallError, Status.LEAVING). serve() returns when its client has gone.
+        """Take no calls any more, of any client; from any thread. Calls that came before are answered,
+        later ones are refused with this text (RefusedCallError, Status.LEAVING). serve() returns when its
+        client has gone.
         """
         self._leaving = text
 

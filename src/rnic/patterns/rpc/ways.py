@@ -5,14 +5,16 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["AsyncMessages", "Messages"]
+__all__ = ["AsyncMessages", "Body", "Messages"]
+
+Body = bytes | bytearray | memoryview
 
 
 class Messages(Protocol):
     """A thread's way to the other end, as rnic.Connection and credits.Channel are.
 
-    send() returns when the message may be changed, and recv() raises EOFError behind the last message. Both raise
-    TimeoutError; then the peer gets the whole message or nothing.
+    send() returns when the message may be changed, and recv() raises EOFError behind the last message. Both
+    raise TimeoutError; then the peer gets the whole message or nothing.
     """
 
     def send(self, message: bytes, timeout: float | None = None) -> None:
@@ -26,7 +28,9 @@ class Messages(Protocol):
 
 
 class AsyncMessages(Protocol):
-    """The same for asyncio, as rnic.aio.Connection and credits.AsyncChannel are: a task sends, another receives."""
+    """The same for asyncio, as rnic.aio.Connection and credits.AsyncChannel are: a task sends, another
+    receives.
+    """
 
     async def send(self, message: bytes) -> None:
         """Send a message."""
