@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -60,8 +60,13 @@ def test_messages_of_every_length_come_back(how: How) -> None:
         a.close(WAIT)
 
 
+def speak(channel: Channel) -> None:
+    for number in range(500):
+        channel.send(b"%d" % number, WAIT)
+
+
 def test_many_small_ones_come_in_order() -> None:
-    with channels() as (a, b), beside(lambda: [a.send(b"%d" % n, WAIT) for n in range(500)]):
+    with channels() as (a, b), beside(lambda: speak(a)):
         assert [int(b.recv(WAIT)) for _ in range(500)] == list(range(500))
         assert b.statistics().arrived == 501  # with the HELLO, and no message was sent twice
 
@@ -82,7 +87,7 @@ def test_both_directions_at_once_do_not_stall_each_other() -> None:
 def test_loss_changes_nothing() -> None:
     with channels() as (a, b), beside(lambda: echo(b)):
         for channel in (a, b):
-            channel._qp.context.set_faults(rnic.Faults(seed=3, loss=0.05))
+            cast(rnic.Context, channel._qp.context).set_faults(rnic.Faults(seed=3, loss=0.05))
         message = Random(1).randbytes(20_000)
         a.send(message, WAIT)
         assert a.recv(WAIT) == message
@@ -94,10 +99,10 @@ def test_a_channel_is_made_from_init_on() -> None:
         a, b = queue_pair(stack), queue_pair(stack)
         with pytest.raises(ValueError, match="RESET: move it to INIT"):
             Channel(a)
-        ends = prepare(a), prepare(b)
+        at_a, at_b = prepare(a), prepare(b)
         left, right = Channel(a), Channel(b)
-        complete(a, *ends)
-        complete(b, *reversed(ends))
+        complete(a, at_a, at_b)
+        complete(b, at_b, at_a)
         with beside(lambda: echo(right)):
             left.send(b"hello", WAIT)
             assert left.recv(WAIT) == b"hello"
@@ -126,9 +131,14 @@ def test_timeouts_leave_the_channel_usable() -> None:
             a.close(WAIT)
 
 
+def say(channel: Channel, message: bytes) -> None:
+    channel.send(message, WAIT)
+    channel.close(WAIT)
+
+
 def test_the_end_comes_behind_the_messages_and_close_waits_for_it() -> None:
     with channels() as (a, b):
-        with beside(lambda: [b.send(b"last", WAIT), b.close(WAIT)]):
+        with beside(lambda: say(b, b"last")):
             assert list(a) == [b"last"]
             a.close(WAIT)
         with pytest.raises(ValueError, match="closed"):
@@ -211,8 +221,8 @@ def test_what_a_channel_needs_is_said() -> None:
     with queue_pairs() as (a, _), pytest.raises(ValueError, match="max_recv_wr"):
         Channel(a, receives=1000)
     with ExitStack() as stack:
-        pd = stack.enter_context(stack.enter_context(rnic.open_device("roce_lo")).alloc_pd())
-        cq = stack.enter_context(pd.context.create_cq(16))
+        ctx = stack.enter_context(rnic.open_device("roce_lo"))
+        pd, cq = stack.enter_context(ctx.alloc_pd()), stack.enter_context(ctx.create_cq(16))
         qp = stack.enter_context(pd.create_qp(rnic.QPInitAttr(cq, cq, qp_type=rnic.QPType.UD)))
         with pytest.raises(ValueError, match="needs one of RC"):
             Channel(qp)

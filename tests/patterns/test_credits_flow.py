@@ -247,7 +247,7 @@ def test_a_hello_that_cannot_be_is_found_out(at: int, value: bytes) -> None:
         Flow(4, 64, 1000, 0).receive(bytes(hello))
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", range(100))
 def test_any_bytes_are_a_message_or_a_lie(seed: int) -> None:
     dice, flow = Random(seed), knowing()
     for _ in range(8):

@@ -68,7 +68,12 @@ def served(both: Both, server: Server, **options: Any) -> Iterator[Client]:
     """A client of that server; the other end runs in a thread, and has to end well."""
     ours, theirs = both
     with ThreadPoolExecutor(1) as pool:
-        serving = pool.submit(lambda: (server.serve(theirs), theirs.close(WAIT)))
+
+        def serve() -> None:
+            server.serve(theirs)
+            theirs.close(WAIT)
+
+        serving = pool.submit(serve)
         yield Client(ours, **options)
         ours.close(WAIT)
         serving.result(WAIT)
@@ -221,7 +226,7 @@ def test_a_server_of_connections_serves_many_clients() -> None:
 def _die(pipe: Any) -> None:
     with rnic.listen(HOST, 0) as listener:
         pipe.send(listener.port)
-        Server({"die": lambda _: os._exit(1)}).serve(listener.accept(WAIT))  # type: ignore[dict-item, return-value]
+        Server({"die": lambda _: os._exit(1)}).serve(listener.accept(WAIT))
 
 
 def test_a_server_that_dies_ends_the_calls() -> None:

@@ -50,7 +50,7 @@ def test_what_is_no_frame_is_a_lie(data: str) -> None:
         parse(bytes.fromhex(data))
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", range(100))
 def test_any_bytes_are_a_frame_or_a_lie(seed: int) -> None:
     dice = Random(seed)
     good = bytearray(bytes.fromhex(dice.choice(FRAMES)[1]))

@@ -107,11 +107,19 @@ class Channel(Ends):
         if self._closed:
             return
         with self._call():
-            self._abort(text)
             try:
+                self._look()
+                self._abort(text)
                 self._part()
             finally:
                 self._release()
+
+    def _look(self) -> None:
+        """What has come: the peer may have ended the channel already."""
+        try:
+            self._arrived(self._receipts.poll())
+        except (LiarError, QueueError) as error:
+            self._fail(error)
 
     def _part(self) -> None:
         """Send the ABORT, if there may be one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from rnic import QPAttr
 from rnic._nic.nic import SGE, RecvWR, SendWR
 from rnic.endpoint.errors import AbortedError, Reason
 from rnic.enums import AccessFlags, QPState, QPType, Transport, WCOpcode, WROpcode
@@ -12,12 +13,10 @@ from rnic.patterns.chain import QueueError, SendQueue
 from rnic.patterns.credits.flow import ChannelStatistics, Flow
 from rnic.patterns.cursor import LiarError
 from rnic.patterns.wait import How, Waiter
-from rnic.verbs.qp import QPAttr
 
 if TYPE_CHECKING:
+    from rnic import QP, Context
     from rnic._nic.nic import WC
-    from rnic.verbs.context import Context
-    from rnic.verbs.qp import QP
 
 __all__ = ["Ends"]
 
