@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pattern_ends import WAIT, queue_pairs
+from patterns.ends import WAIT, queue_pairs
 from rnic import MR, QP, SGE, AccessFlags, PostError, QPAttr, QPState, SendWR, WROpcode
 from rnic.patterns.chain import QueueError, SendQueue
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 import rnic
-from pattern_ends import WAIT, queue_pair, queue_pairs
+from patterns.ends import WAIT, queue_pair, queue_pairs
 from rnic.patterns.chain import QueueError
 from rnic.patterns.credits import AsyncChannel, Channel
 from rnic.patterns.credits.flow import HEADER, Kind

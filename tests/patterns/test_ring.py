@@ -16,7 +16,7 @@ import pytest
 
 import rnic
 import rnic.aio
-from pattern_ends import HOST, WAIT, connections, ports
+from patterns.ends import HOST, WAIT, connections, ports
 from rnic.patterns.cursor import BOARD, OWN, SEEN, LiarError
 from rnic.patterns.ring import AsyncRingReader, AsyncRingWriter, RingReader, RingWriter
 from rnic.patterns.wait import How

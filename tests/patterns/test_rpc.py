@@ -16,7 +16,7 @@ import pytest
 import rnic
 import rnic.aio
 from forked import FORKS
-from pattern_ends import HOST, WAIT, connections, queue_pairs
+from patterns.ends import HOST, WAIT, connections, queue_pairs
 from rnic.patterns.credits import AsyncChannel, Channel
 from rnic.patterns.cursor import LiarError
 from rnic.patterns.rpc import (

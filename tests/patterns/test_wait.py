@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pattern_ends import WAIT, queue_pairs
+from patterns.ends import WAIT, queue_pairs
 from rnic import QP, RecvWR, SendFlags, SendWR
 from rnic._nic.nic import CQ, WC
 from rnic.patterns.wait import How, Waiter
