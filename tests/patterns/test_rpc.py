@@ -290,6 +290,14 @@ def test_a_client_that_takes_no_answers_loses_the_connection() -> None:
             ours.recv(WAIT)
 
 
+def test_a_body_that_is_no_bytes_leaves_the_client_usable(both: Both) -> None:
+    with served(both, Server({"upper": bytes.upper})) as client:
+        with pytest.raises(TypeError):
+            client.call("upper", "text", WAIT)  # type: ignore[arg-type]
+        assert client.outstanding == 0
+        assert client.call("upper", b"x", WAIT) == b"X"
+
+
 def test_misuse_is_told() -> None:
     async def handler(_: bytes) -> bytes:
         return b""

@@ -179,9 +179,11 @@ class AsyncChannel(Ends):
         pump, self._pump = self._pump, None
         assert pump is not None
         pump.cancel()
-        await asyncio.wait([pump])
-        self._wake()
-        self._release()
+        try:
+            await asyncio.wait([pump])
+        finally:
+            self._wake()
+            self._release()
 
     async def __aenter__(self) -> Self:
         return self

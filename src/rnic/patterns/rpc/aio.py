@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 from rnic.endpoint.errors import ClosedError
 from rnic.patterns.cursor import LiarError
 from rnic.patterns.rpc.calls import Asking
-from rnic.patterns.rpc.client import WINDOW
+from rnic.patterns.rpc.client import UNSENT, WINDOW
 from rnic.patterns.rpc.errors import DeadlineError, as_exception
 from rnic.patterns.rpc.frames import Reply
 from rnic.times import seconds
@@ -79,13 +79,15 @@ class AsyncClient:
         try:
             await self._messages.send(frame)
             return await waiter
-        except ValueError:  # it is longer than the peer takes
+        except UNSENT:
             self._asking.unsent(number)
             raise
         finally:
             if not waiter.done() or waiter.cancelled():
                 waiter.cancel()
                 self._give_up(number)
+            else:
+                waiter.exception()  # which nobody sees if the task was cancelled, too
 
     def _give_up(self, number: int) -> None:
         if self._error is None and (frame := self._asking.give_up(number)) is not None:

@@ -71,7 +71,7 @@ class AsyncServer:
     def close(self, text: str = LEAVING) -> None:
         """Take no calls any more, of any client, and tell all clients: calls that came before are answered,
         later ones are refused with this text (RefusedCallError, Status.LEAVING). serve() returns when the
-        answers went.
+        answers went. The thread of the loop calls it.
         """
         self._leaving = text
         self._closed.set()

@@ -60,15 +60,16 @@ class Asking(Generic[T]):
         number = self._last % _NUMBERS + 1
         while number in self._waiting:
             number = number % _NUMBERS + 1
+        micro = 0 if left is None else max(1, min(int(left * 1e6), _FOREVER))
+        frame = Call(number, micro, method, body).pack()
         self._last = number
         self._waiting[number] = waiter, nbytes
         self._bytes += nbytes
-        micro = 0 if left is None else max(1, min(int(left * 1e6), _FOREVER))
-        return number, Call(number, micro, method, body).pack()
+        return number, frame
 
     def unsent(self, number: int) -> None:
         """It did not go, so that no answer comes."""
-        _, nbytes = self._waiting.pop(number)
+        _, nbytes = self._waiting.pop(number, (None, 0))
         self._bytes -= nbytes
 
     def give_up(self, number: int) -> bytes | None:

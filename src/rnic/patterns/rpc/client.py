@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Client", "Future"]
 
+UNSENT = (ValueError, TypeError, RuntimeError)  # of send(): it is too long, or another thread is there
 WINDOW = 1 << 19  # half of what rnic.Config.max_backlog is by default
 
 
@@ -117,7 +118,7 @@ class Client:
     def _send(self, future: Future, frame: bytes, timeout: float | None) -> None:
         try:
             self._messages.send(frame, timeout)
-        except ValueError:  # it is longer than the peer takes
+        except UNSENT:
             self._asking.unsent(future._number)
             raise
         except BaseException as error:  # it may yet go, and then it is answered
