@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 from rnic.endpoint.errors import ClosedError
 from rnic.patterns.cursor import LiarError
 from rnic.patterns.rpc.calls import Asking
-from rnic.patterns.rpc.client import UNSENT, WINDOW
+from rnic.patterns.rpc.client import LIMIT, UNSENT, WINDOW
 from rnic.patterns.rpc.errors import DeadlineError, as_exception
 from rnic.patterns.rpc.frames import Reply
 from rnic.times import seconds
@@ -31,7 +31,7 @@ class AsyncClient:
     """
 
     def __init__(
-        self, messages: AsyncMessages, *, limit: int = 64, window: int = WINDOW, max_body: int = 16 << 20
+        self, messages: AsyncMessages, *, limit: int = LIMIT, window: int = WINDOW, max_body: int = 16 << 20
     ) -> None:
         self._messages = messages
         self._asking: Asking[Waiter] = Asking(limit, window, max_body)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Client", "Future"]
 
 UNSENT = (ValueError, TypeError, RuntimeError)  # of send(): it is too long, or another thread is there
+LIMIT = 16  # what an rnic.Connection carries without a step of Python per message; more is slower
 WINDOW = 1 << 19  # half of what rnic.Config.max_backlog is by default
 
 
@@ -72,12 +73,13 @@ class Client:
     meanwhile. It may be an rnic.Connection, a credits.Channel, or anything that is like them (Messages).
 
     limit: calls that can wait for their answers, those that were given up included; the server has a limit
-    of its own. window: how many bytes they have together, unless there is but one call; not more than the
-    server's inbox holds (rnic.Config.max_backlog). max_body: bytes of the longest body.
+    of its own; beyond 16 a connection of rnic gets slower. window: how many bytes they have together,
+    unless there is but one call; not more than the server's inbox holds (rnic.Config.max_backlog).
+    max_body: bytes of the longest body.
     """
 
     def __init__(
-        self, messages: Messages, *, limit: int = 64, window: int = WINDOW, max_body: int = 16 << 20
+        self, messages: Messages, *, limit: int = LIMIT, window: int = WINDOW, max_body: int = 16 << 20
     ) -> None:
         self._messages = messages
         self._asking: Asking[Future] = Asking(limit, window, max_body)
