@@ -125,7 +125,6 @@ PY_ROOMS = {
         "files",
         "patterns",
         "programs",
-        "patterns",
         "testing",
         "errors",
         "times",

@@ -17,9 +17,9 @@ HOST = "127.0.0.1"
 WAIT = 60.0  # seconds that only a hang takes
 
 
-def queue_pair(stack: ExitStack, *, depth: int = 64, **options: Any) -> rnic.QP:
+def queue_pair(stack: ExitStack, device: str = "roce_lo", *, depth: int = 64, **options: Any) -> rnic.QP:
     """In RESET, with a channel for each completion queue."""
-    ctx = stack.enter_context(rnic.open_device("roce_lo", **options))
+    ctx = stack.enter_context(rnic.open_device(device, **options))
     pd = stack.enter_context(ctx.alloc_pd())
     cqs = [
         stack.enter_context(ctx.create_cq(256, stack.enter_context(ctx.create_comp_channel())))
@@ -30,10 +30,10 @@ def queue_pair(stack: ExitStack, *, depth: int = 64, **options: Any) -> rnic.QP:
 
 
 @contextmanager
-def queue_pairs(**options: Any) -> Iterator[tuple[rnic.QP, rnic.QP]]:
+def queue_pairs(device: str = "roce_lo", **options: Any) -> Iterator[tuple[rnic.QP, rnic.QP]]:
     """Two that are connected."""
     with ExitStack() as stack:
-        a, b = queue_pair(stack, **options), queue_pair(stack, **options)
+        a, b = queue_pair(stack, device, **options), queue_pair(stack, device, **options)
         connect(a, b)
         yield a, b
 

@@ -143,17 +143,26 @@ class SendQueue:
         Raises ValueError if no later request asks for a completion, so that it would never come;
         TimeoutError; QueueError.
         """
-        if ticket > self._signaled and ticket > self.reached:
-            raise ValueError(f"nothing from {ticket} on is signaled: post with signaled=True, or flush()")
+        self._check_comes(ticket)
         until = after(timeout)
         while self.reached < ticket:
             self._take(self.waiter.wait(timeout=left(until)))
+
+    async def wait_async(self, ticket: int) -> None:
+        """The same for a task of asyncio; asyncio.timeout() limits it."""
+        self._check_comes(ticket)
+        while self.reached < ticket:
+            self._take(await self.waiter.wait_async())
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until all that was posted has completed; raises TimeoutError or QueueError."""
         if self.posted > self._signaled:  # a WRITE of no bytes touches no memory, and needs no key
             self.post([SendWR(opcode=WROpcode.RDMA_WRITE)], signaled=True, timeout=timeout)
         self.wait(self.posted, timeout)
+
+    def _check_comes(self, ticket: int) -> None:
+        if ticket > self._signaled and ticket > self.reached:
+            raise ValueError(f"nothing from {ticket} on is signaled: post with signaled=True, or flush()")
 
     def _note(self, wrs: Sequence[SendWR]) -> None:
         """They were posted."""
