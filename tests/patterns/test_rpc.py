@@ -159,6 +159,20 @@ def test_a_call_that_is_late_is_given_up_and_its_answer_dropped(both: Both) -> N
         assert client.outstanding == 0
 
 
+def test_calls_that_could_not_be_sent_free_their_places(both: Both) -> None:
+    """The server does not take them: the first went in part, the others not at all."""
+    ours, _ = both
+    client = Client(ours, limit=4, window=1 << 30)
+    for _ in range(4):
+        with suppress(DeadlineError):
+            client.start("upper", bytes(3 << 20), 0.01)
+    assert client.outstanding
+    with served(both, Server({"upper": bytes.upper})):
+        assert client.call("upper", b"x", WAIT) == b"X"
+        assert client.call("upper", b"y", WAIT) == b"Y"
+        assert client.outstanding == 0
+
+
 def test_a_wait_that_ends_is_not_the_end_of_the_call(both: Both) -> None:
     gate = threading.Event()
     with served(both, Server({"wait": lambda _: b"%d" % gate.wait(WAIT)})) as client:
