@@ -9,6 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
+from random import Random
 from typing import Any
 
 import pytest
@@ -155,6 +156,20 @@ def test_a_call_that_is_late_is_given_up_and_its_answer_dropped(both: Both) -> N
         assert client.outstanding == 1
         gate.set()
         assert client.call("upper", b"x", WAIT) == b"X"
+        assert client.outstanding == 0
+
+
+def test_calls_that_could_not_be_sent_free_their_places(both: Both) -> None:
+    """The server does not take them: the first went in part, the others not at all."""
+    ours, _ = both
+    client = Client(ours, limit=4, window=1 << 30)
+    for _ in range(4):
+        with suppress(DeadlineError):
+            client.start("upper", bytes(3 << 20), 0.01)
+    assert client.outstanding
+    with served(both, Server({"upper": bytes.upper})):
+        assert client.call("upper", b"x", WAIT) == b"X"
+        assert client.call("upper", b"y", WAIT) == b"Y"
         assert client.outstanding == 0
 
 
@@ -437,6 +452,30 @@ def test_a_deadline_cancels_the_handler_and_is_told(way: str) -> None:
             await client.call("wait", b"", 0.02)
         await turns(lambda: not client.outstanding)
         assert handlers.seen in ([], ["begins", "cancelled"])
+
+    run(way, test)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_calls_that_end_in_any_way_at_any_time_leave_nothing_behind(way: str, seed: int) -> None:
+    async def test(client: AsyncClient, handlers: Handlers, _: AsyncServer) -> None:
+        dice = Random(seed)
+
+        async def one(number: int) -> None:
+            body = b"%d" % number
+            method, timeout = dice.choice(["upper", "wait"]), dice.choice([0.0, 0.001, 0.02, WAIT])
+            call = asyncio.create_task(client.call(method, body, timeout))
+            for _ in range(dice.choice([0, 1, 5, 50, 1000])):
+                await asyncio.sleep(0)
+            if method == "wait" or dice.random() < 0.5:
+                call.cancel()
+            with suppress(asyncio.CancelledError, DeadlineError):
+                assert await call == body
+
+        await asyncio.gather(*(one(number) for number in range(60)))
+        await turns(lambda: not client.outstanding)
+        assert await client.call("upper", b"x", WAIT) == b"X"
+        assert handlers.seen.count("begins") == handlers.seen.count("cancelled")
 
     run(way, test)
 

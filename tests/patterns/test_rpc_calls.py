@@ -208,7 +208,10 @@ def test_a_cancelled_order_is_marked_and_answered_so() -> None:
     answer = table.done(order, b"", 5.0)
     assert isinstance(answer, Failure)
     assert answer.status == Status.CANCELLED
-    assert table.message(Cancel(1).pack(), 5.0) is None  # the two have crossed
+    again = table.message(Cancel(1).pack(), 5.0)  # the two have crossed
+    assert isinstance(again, Failure)
+    client = asking()
+    assert client.answer(again.pack())[0] is None
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,9 @@ version.
 
 Each CALL gets one REPLY or ERROR, in any order, also one that was cancelled. A deadline is sent as time
 that is left, so the two clocks need not agree; each end looks at its own. A CANCEL says that the client no
-longer waits; one for a call that was answered meanwhile is ignored. No call has number 0: an ERROR of it
-with the Status LEAVING says that the server takes no calls any more. Those that it has not answered when it
-closes its end did not begin.
+longer waits; one for a call that the server does not have (it was answered, or never sent) is answered by
+an ERROR CANCELLED. No call has number 0: an ERROR of it with the Status LEAVING says that the server takes
+no calls any more. Those that it has not answered when it closes its end did not begin.
 """
 
 from rnic.patterns.rpc.aio import AsyncClient

@@ -88,6 +88,8 @@ class Asking(Generic[T]):
             self._leaving = frame.text
             return None, frame
         if frame.number not in self._waiting:
+            if isinstance(frame, Failure) and frame.status == Status.CANCELLED:
+                return None, frame  # the CANCEL and the answer have crossed
             raise LiarError(f"the server answered call {frame.number}, which does not wait")
         waiter, nbytes = self._waiting.pop(frame.number)
         self._bytes -= nbytes
@@ -164,8 +166,9 @@ class Asked:
         """
         frame = parse(data)
         if isinstance(frame, Cancel):
-            if (order := self._orders.get(frame.number)) is not None:
-                order.cancelled = True
+            if (order := self._orders.get(frame.number)) is None:  # it was answered, or did not come
+                return Failure(frame.number, Status.CANCELLED, "", "no such call")
+            order.cancelled = True
             return order
         if not isinstance(frame, Call):
             raise LiarError("the client sent a frame that servers send")

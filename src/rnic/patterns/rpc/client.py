@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
@@ -84,6 +85,7 @@ class Client:
         self._messages = messages
         self._asking: Asking[Future] = Asking(limit, window, max_body)
         self._error: BaseException | None = None
+        self._untold: deque[bytes] = deque()  # CANCELs that did not go
 
     @property
     def outstanding(self) -> int:
@@ -105,6 +107,7 @@ class Client:
         nbytes = self._asking.check(method, body)
         future = Future(self, method, until)
         try:
+            self._tell(left(until))
             while not self._asking.has_room(nbytes):
                 self._look(until)
             self._check()
@@ -124,7 +127,8 @@ class Client:
             self._asking.unsent(future._number)
             raise
         except BaseException as error:  # it may yet go, and then it is answered
-            self._asking.give_up(future._number)
+            if (cancel := self._asking.give_up(future._number)) is not None:
+                self._untold.append(cancel)
             if isinstance(error, OSError) and not isinstance(error, TimeoutError):
                 self._fail(error)
             raise
@@ -144,8 +148,15 @@ class Client:
     def _give_up(self, future: Future, error: BaseException) -> None:
         future._end(None, error)
         if self._error is None and (frame := self._asking.give_up(future._number)) is not None:
-            with suppress(OSError):  # the server looks at the deadline itself
-                self._messages.send(frame, 0)
+            self._untold.append(frame)
+            with suppress(OSError):  # it goes ahead of the next call
+                self._tell(0)
+
+    def _tell(self, timeout: float | None) -> None:
+        """Say which calls were given up."""
+        while self._untold and self._error is None:
+            self._messages.send(self._untold[0], timeout)
+            self._untold.popleft()
 
     def _look(self, until: float | None) -> None:
         """Take the next answer; TimeoutError."""
