@@ -10,18 +10,22 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from errno import ENOMEM, ETIMEDOUT
+from pathlib import Path
+from socket import socket
 from typing import Any
 
 import pytest
 
 from rdmacm.ends import HASTY, WAIT, expect
-from rdmacm.iwarp_peer import REQUEST, Stranger, calling, listening, service_of
+from rdmacm.iwarp_peer import REQUEST, Stranger, calling, joined, listening, resolved, service_of
 from rnic import MR, AccessFlags, QPCap, QPInitAttr, QPState, VerbsError
 from rnic.enums import EventType as AsyncEventType
+from rnic.mpa import Startup
 from rnic.rdmacm import CmId, ConnParam, EventChannel, EventType
-from rnic.rdmacm.iwcm import stream
+from rnic.rdmacm.iwcm import sockets, stream
 from rnic.rdmacm.iwcm.connection import IwConnection
 from rnic.rdmacm.iwcm.manager import IwService
+from rnic.rdmacm.iwcm.timers import Timer, Timers
 from rnic.verbs.qp import QP, QPAttr
 from rnic.wire import RdmapOpcode, Segment, Tagged
 from waiting import until
@@ -226,3 +230,56 @@ def test_whoever_does_not_want_to_wait_for_the_end_moves_the_queue_pair_to_err()
             case.qp.modify(QPAttr(qp_state=QPState.ERR))
             leaving.result(WAIT)
         is_over(case)
+
+
+def test_no_byte_is_lost_if_memory_is_short_behind_the_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the request, and of the reply."""
+    read, receive = sockets.read, Startup.receive
+    has_read = False
+    short: list[str] = []
+
+    def reading(sock: socket, most: int) -> bytes | None:
+        nonlocal has_read
+        data = read(sock, most)
+        has_read = bool(data)
+        return data
+
+    def receiving(self: Startup, data: bytes, now: int) -> None:
+        nonlocal has_read
+        if has_read:
+            has_read = False
+            short.append(self.state.name)
+            raise MemoryError
+        receive(self, data, now)
+
+    monkeypatch.setattr(sockets, "read", reading)
+    monkeypatch.setattr(Startup, "receive", receiving)
+    with joined():
+        assert {"AWAIT_REQ", "REQ_SENT"} <= set(short)
+
+
+class StopError(Exception):
+    """What a signal's handler raises."""
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_call_that_an_exception_has_ended_keeps_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = Timers.at
+
+    def interrupted(self: Timers, due: int, call: Callable[[int], None]) -> Timer:
+        at(self, due, call)
+        raise StopError
+
+    with resolved() as (_, _, one):
+        before = descriptors()
+        with monkeypatch.context() as patch:
+            patch.setattr(Timers, "at", interrupted)
+            with pytest.raises(StopError):
+                one.connect()
+        assert descriptors() == before + 1
+        one.destroy_qp()
+        one.destroy()
+        assert descriptors() <= before

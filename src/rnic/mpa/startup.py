@@ -101,7 +101,10 @@ class Startup:
         self.asked: MpaFrame | None = None
         """The request: this end's, or the peer's."""
         self._depths = Depths(0, 0)
-        self._buffer = b""
+        self.buffer = b""
+        """Bytes of the stream that were not understood yet: who may not lose any adds them here, then calls
+        receive(b"").
+        """
         self._out = b""
         self._events: tuple[Event, ...] = ()
 
@@ -151,14 +154,14 @@ class Startup:
         """How many bytes to read, at most; 0: the stream is not to be read."""
         if self.state not in _READING:
             return 0
-        if len(self._buffer) < MpaHeader.SIZE:
-            return MpaHeader.SIZE - len(self._buffer)
-        size = MpaHeader.SIZE + MpaHeader.parse(self._buffer).private_size
-        return max(0, size - len(self._buffer))
+        if len(self.buffer) < MpaHeader.SIZE:
+            return MpaHeader.SIZE - len(self.buffer)
+        size = MpaHeader.SIZE + MpaHeader.parse(self.buffer).private_size
+        return max(0, size - len(self.buffer))
 
     def receive(self, data: bytes, now: int) -> None:
         """Take bytes of the stream, at most as many as are wanted."""
-        self._buffer += data  # at once: nobody else has them
+        self.buffer += data  # at once: nobody else has them
         try:
             frame = self._frame()
         except WireError as error:
@@ -170,15 +173,15 @@ class Startup:
     def _frame(self) -> MpaFrame | None:
         """The frame, when it is complete. WireError as soon as it cannot become one."""
         key = KEY_REPLY if self.state is State.REQ_SENT else KEY_REQUEST
-        if not key.startswith(self._buffer[:KEY_BYTES]):
-            raise WireError(f"{self._buffer[:KEY_BYTES]!r} is not the key of a {_kind(key)}")
-        if len(self._buffer) < MpaHeader.SIZE:
+        if not key.startswith(self.buffer[:KEY_BYTES]):
+            raise WireError(f"{self.buffer[:KEY_BYTES]!r} is not the key of a {_kind(key)}")
+        if len(self.buffer) < MpaHeader.SIZE:
             return None
-        header = MpaHeader.parse(self._buffer)
+        header = MpaHeader.parse(self.buffer)
         header.check()
         if not _OLDEST <= header.revision <= agreement.NEWEST:
             raise WireError(f"revision {header.revision} of MPA is not supported")
-        return None if self.wanted else MpaFrame.parse(self._buffer)
+        return None if self.wanted else MpaFrame.parse(self.buffer)
 
     def _take(self, frame: MpaFrame, now: int) -> None:
         if not frame.is_reply:
@@ -209,7 +212,7 @@ class Startup:
         """The stream has ended: the peer has closed it, or an errno."""
         code = error or ECONNRESET
         text = "the connection was lost" if error else "the peer has closed the connection"
-        is_new = self.asked is not None and self.asked.revision > _OLDEST and not self._buffer
+        is_new = self.asked is not None and self.asked.revision > _OLDEST and not self.buffer
         is_old = self.state is State.REQ_SENT and is_new and code == ECONNRESET
         self._step(Input.OLD_REPLY if is_old else Input.END, Signal(now, error=code, text=text))
 
@@ -261,7 +264,7 @@ class Startup:
         change = self._actions[row.action](self, signal)
         _log.debug("[mpa] %s -> %s", self.state.name, row.next.name)
         told = self._events if change.event is None else (*self._events, change.event)
-        self._out, self._events, self._buffer = self._out + change.out, told, b""
+        self._out, self._events, self.buffer = self._out + change.out, told, b""
         self.asked, self.deadline, self.state = change.asked or self.asked, change.deadline, row.next
 
     def _refusal(self, private_data: bytes) -> bytes:

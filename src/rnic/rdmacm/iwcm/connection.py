@@ -268,8 +268,9 @@ class IwConnection:
     def _drop(self) -> None:
         if self._qp_num:  # it may be the program's own, in which nobody else ends the stream
             to_error(self._qp)
-        if self._line is not None:
-            self._line.close()
+        for line in (self._line, self._calling):  # the latter if an exception has ended the call
+            if line is not None:
+                line.close()
         self._is_over()
 
     def _is_over(self) -> None:

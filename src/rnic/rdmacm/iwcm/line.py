@@ -106,10 +106,11 @@ class Line:
         startup.receive(b"", monotonic_ns())
         try:
             while (wanted := startup.wanted) and (data := sockets.read(self.sock, wanted)) is not None:
+                startup.buffer += data  # ahead of any call, for which memory may be short
                 if not data:
                     startup.end(monotonic_ns())
                     return
-                startup.receive(data, monotonic_ns())
+                startup.receive(b"", monotonic_ns())
         except OSError as error:
             startup.end(monotonic_ns(), error.errno or ECONNRESET)
             return
