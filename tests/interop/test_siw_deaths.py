@@ -88,7 +88,10 @@ def test_siws_process_is_killed_when_nothing_happens(
     here, there = join_pair("rnic", connects, siw)
     here.post_recv(LAST, [(0, 100)])
     kill(link, there)
-    parted(here, 0)
+    repeats = (
+        siw == "equals" and connects == "rnic"
+    )  # the RTR message, until something is heard: a reset answers it
+    parted(here, 0, *[-ECONNRESET] * repeats)
     left_waiting(here)
 
 

@@ -291,6 +291,7 @@ def run_tshark(path: Path, names: Sequence[str]) -> Iterator[dict[str, list[str]
         "-E",
         f"aggregator={_BETWEEN}",
     ]
+    command += ["-o", "tcp.try_heuristic_first:TRUE"]  # or a stream belongs to whom its port is known for
     command += ["--disable-heuristic", _ETHERTYPE_GUESSER]
     for name in _GUESSERS:
         command += ["--disable-protocol", name]

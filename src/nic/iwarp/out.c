@@ -293,5 +293,6 @@ void out_finish(struct qp *qp) {
 uint64_t out_taken(const struct qp *qp) {
     const struct iwarp *iw = iwarp_of(qp);
     const struct link_ops *ops = iw->connected ? qp->way.link->ops : NULL;
-    return iw->out.written - (ops && ops->queued ? ops->queued(qp->way.link, &qp->way) : 0);
+    uint32_t queued = ops && ops->queued ? ops->queued(qp->way.link, &qp->way) : 0;
+    return queued < iw->out.written ? iw->out.written - queued : 0; /* the link may count the start-up, too */
 }

@@ -77,7 +77,7 @@ bool quiet_send(struct qp *qp, uint64_t now) {
 
 /* ---------------------------------------------------------------- is anybody there? */
 
-/* Of messages that nobody hears the peer may die unnoticed, too. */
+/* Behind unsignaled messages a peer that is stopped is to be noticed, too. */
 void quiet_gone(struct qp *qp, const struct send_wqe *wqe, uint64_t now) {
     struct quiet_read *quiet = &iwarp_of(qp)->snd.quiet;
     if (send_waits(wqe))

@@ -102,8 +102,8 @@ class Startup:
         """The request: this end's, or the peer's."""
         self._depths = Depths(0, 0)
         self.buffer = b""
-        """Bytes of the stream that were not understood yet: who may not lose any adds them here, then calls
-        receive(b"").
+        """Bytes of the stream that are not a whole frame yet. A reader that may be interrupted adds to them,
+        and then calls receive(b"").
         """
         self._out = b""
         self._events: tuple[Event, ...] = ()
