@@ -480,6 +480,40 @@ def test_calls_that_end_in_any_way_at_any_time_leave_nothing_behind(way: str, se
     run(way, test)
 
 
+class Slow:
+    """A call, and a CANCEL which comes while its answer is being sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.calls = iter([Call(7, 0, "upper", b"x").pack(), Cancel(7).pack()])
+        self.sending, self.go = asyncio.Event(), asyncio.Event()
+
+    async def send(self, message: bytes) -> None:
+        if isinstance(parse(message), Reply):
+            self.sending.set()
+            await self.go.wait()
+        self.sent.append(message)
+
+    async def recv(self) -> bytes:
+        if (call := next(self.calls, None)) is None:
+            self.go.set()
+            await turns(lambda: Reply(7, b"X").pack() in self.sent)
+            raise EOFError
+        if isinstance(parse(call), Cancel):
+            await self.sending.wait()
+        return call
+
+    async def abort(self, text: str) -> None:
+        raise AssertionError(text)
+
+
+def test_a_cancel_that_meets_the_answer_on_its_way_has_no_answer_of_its_own() -> None:
+    """It could overtake the answer, and then the client would hear a second one."""
+    slow = Slow()
+    asyncio.run(asyncio.wait_for(Handlers().server().serve(slow), WAIT))
+    assert [*map(parse, slow.sent)] == [Reply(7, b"X")]
+
+
 def test_errors_of_plain_and_unknown_handlers(way: str) -> None:
     async def test(client: AsyncClient, *_: object) -> None:
         with pytest.raises(RemoteError, match="KeyError: 'k'"):

@@ -92,6 +92,7 @@ class _Session:
         self._server, self._messages, self._asked = server, messages, server._new_table()
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: dict[int, asyncio.Task[Any]] = {}  # whose handlers can be cancelled, by number
+        self._going: set[int] = set()  # whose answers are being sent
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
@@ -126,7 +127,7 @@ class _Session:
                 message = await self._messages.recv()
                 found = self._asked.message(message, monotonic(), self._server._leaving)
                 if isinstance(found, Failure):
-                    await self._send(found)
+                    await self._refuse(found)
                 elif found is not None:
                     self._begin(found)
         except Exception as error:
@@ -142,12 +143,20 @@ class _Session:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    async def _refuse(self, answer: Failure) -> None:
+        """A call has one answer: a CANCEL that meets it on its way gets none, which could overtake it."""
+        if answer.status != Status.CANCELLED or answer.number not in self._going:
+            await self._send(answer)
+
     async def _answer(self, order: Order) -> None:
         result, now = await self._result(order)
+        self._going.add(order.number)
         try:
             await self._send(self._asked.done(order, result, now))
         except Exception as error:
             self._fail(error)
+        finally:
+            self._going.discard(order.number)
 
     async def _result(self, order: Order) -> tuple[object, float]:
         """What the handler returned or raised, and when."""
