@@ -20,6 +20,7 @@ from patterns.ends import HOST, WAIT, connections, ports
 from rnic.patterns.cursor import BOARD, OWN, SEEN, LiarError
 from rnic.patterns.ring import AsyncRingReader, AsyncRingWriter, RingReader, RingWriter
 from rnic.patterns.wait import How
+from waiting import until
 
 SIZE = 1024
 
@@ -31,8 +32,6 @@ def on_queue_pairs(size: int = SIZE, how: How = How.ADAPTIVE) -> Iterator[tuple[
         writer = RingWriter(a, b.window(reader.mr))
         reader.begin(a.window(writer.mr))
         yield writer, reader
-        writer._copy.release()
-        reader._ring.release()
 
 
 @contextmanager
@@ -165,6 +164,18 @@ def test_a_peer_that_is_gone_ends_both() -> None:
             writer.put(b"x", WAIT)
 
 
+def test_a_ring_that_outlives_its_connection_keeps_no_memory() -> None:
+    with on_connections() as (writer, reader):
+        writer.put(b"x", WAIT)
+        assert reader.get(WAIT) == b"x"
+    for end in (writer, reader):
+        until(lambda one=end: "closed" in repr(one.mr), "the memory goes with the connection")
+    with pytest.raises(EOFError, match="goodbye"):
+        writer.put(b"x", WAIT)
+    with pytest.raises(EOFError, match="goodbye"):
+        reader.get(WAIT)
+
+
 # ---------------------------------------------------------------- a peer that lies
 
 
@@ -236,7 +247,6 @@ def test_memory_that_is_no_board() -> None:
         window = a.window(a.memory(64))
         with pytest.raises(LiarError, match="its board needs 64"):
             reader.begin(type(window)(window.addr, 63, window.rkey))
-        reader._ring.release()
 
 
 # ---------------------------------------------------------------- misuse
@@ -260,4 +270,3 @@ def test_a_ring_has_a_size_and_a_writer() -> None:
         reader = RingReader(b, SIZE)
         with pytest.raises(ValueError, match="begin"):
             reader.get(WAIT)
-        reader._ring.release()

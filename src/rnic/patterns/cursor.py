@@ -49,7 +49,6 @@ class Cursor:
         if remote.length < BOARD:
             raise LiarError(f"the peer's memory has {remote.length} bytes, and its board needs {BOARD}")
         self._mr, self._remote = mr, remote
-        self._words = mr.buf
         self.own = 0
         """What this end has published."""
         self.seen = 0
@@ -58,7 +57,7 @@ class Cursor:
 
     def look(self, most: int) -> int:
         """The peer's number now; LiarError if it has gone back, or beyond `most`."""
-        found: int = _WORD.unpack_from(self._words, SEEN)[0]
+        found: int = _WORD.unpack_from(self._mr.buf, SEEN)[0]
         if not self.seen <= found <= most:
             raise LiarError(f"the peer's number went from {self.seen} to {found}, and {most} is the most")
         self.seen = found
@@ -67,12 +66,12 @@ class Cursor:
     def publish(self, number: int, pieces: list[Piece]) -> Steps[None]:
         """Write these pieces, and then this end's new number."""
         self.own = number
-        _WORD.pack_into(self._words, OWN, number)
+        _WORD.pack_into(self._mr.buf, OWN, number)
         pieces.append(Piece(OWN, 8, SEEN))
         yield Write(self._mr, self._remote, pieces)
-        (wanted,) = _WORD.unpack_from(self._words, WANTED)
+        (wanted,) = _WORD.unpack_from(self._mr.buf, WANTED)
         if wanted and number >= wanted:
-            _WORD.pack_into(self._words, WANTED, 0)
+            _WORD.pack_into(self._mr.buf, WANTED, 0)
             self.rung += 1
             yield Ring()
 
@@ -99,10 +98,10 @@ class Cursor:
 
     def _announce(self, value: int, most: int, until: float | None) -> Steps[bool]:
         """Say that this end will sleep at `value`; whether it may."""
-        _WORD.pack_into(self._words, ASKED, value + 1)
+        _WORD.pack_into(self._mr.buf, ASKED, value + 1)
         yield Write(self._mr, self._remote, [Piece(ASKED, 8, WANTED)])
         yield Read(self._mr, self._remote, Piece(COPY, 8, OWN), until)
-        (theirs,) = _WORD.unpack_from(self._words, COPY)
+        (theirs,) = _WORD.unpack_from(self._mr.buf, COPY)
         if theirs > most:
             raise LiarError(f"the peer's number is {theirs}, and {most} is the most")
         return bool(theirs <= value)

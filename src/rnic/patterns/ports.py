@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 from rnic._nic.nic import SGE, RecvWR
 from rnic.endpoint import Region
 from rnic.enums import AccessFlags, WCOpcode
+from rnic.errors import VerbsError
 from rnic.patterns.chain import QueueError, SendQueue
 from rnic.patterns.wait import How, Waiter, left
 from rnic.records import Record
@@ -145,6 +146,9 @@ def run(port: Port, steps: Steps[T]) -> T:
                 step = steps.send(answer)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
+    except VerbsError:  # memory has gone with its connection, which says why
+        port.do(Look())
+        raise
     finally:
         steps.close()
 
@@ -162,6 +166,9 @@ async def run_async(port: AsyncPort, steps: Steps[T]) -> T:
                 step = steps.send(answer)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
+    except VerbsError:  # memory has gone with its connection, which says why
+        await port.do(Look())
+        raise
     finally:
         steps.close()
 

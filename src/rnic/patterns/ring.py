@@ -71,7 +71,6 @@ class _Writer:
         self.longest = size // 2 - _LENGTH.size
         """The longest record, in bytes."""
         self._cursor = Cursor(self.mr, remote)
-        self._copy = self.mr.buf[BOARD:]
         self._ended = False
 
     def __repr__(self) -> str:
@@ -98,7 +97,7 @@ class _Writer:
         begin = self._cursor.own
         yield from self._cursor.beyond(begin + 7 - self._size, begin, until, "end")
         at = begin % self._size
-        _LENGTH.pack_into(self._copy, at, _END)
+        _LENGTH.pack_into(self.mr.buf, BOARD + at, _END)
         self._ended = True
         yield from self._cursor.publish(begin + 8, self._pieces(begin, begin + 8))
 
@@ -109,7 +108,7 @@ class _Writer:
 
     def _lay(self, tail: int, records: deque[memoryview]) -> int:
         """Lays as many records into the copy as there is room for; the new tail."""
-        limit = self._cursor.look(tail) + self._size
+        limit, ring = self._cursor.look(tail) + self._size, self.mr.buf[BOARD:]
         while records:
             length = len(records[0])
             need = self._need(tail, length)
@@ -117,10 +116,10 @@ class _Writer:
                 break
             at = tail % self._size
             if need > _size(length):
-                _LENGTH.pack_into(self._copy, at, _SKIP)
+                _LENGTH.pack_into(ring, at, _SKIP)
                 at = 0
-            _LENGTH.pack_into(self._copy, at, length)
-            self._copy[at + 4 : at + 4 + length] = records.popleft()
+            _LENGTH.pack_into(ring, at, length)
+            ring[at + 4 : at + 4 + length] = records.popleft()
             tail += need
         return tail
 
@@ -207,7 +206,6 @@ class _Reader:
         self._size = nbytes
         self.mr = port.memory(BOARD + nbytes)
         """Its memory, of which the writer needs all."""
-        self._ring = self.mr.buf[BOARD:]
         self._cursor: Cursor | None = None
         self._head = 0
         self.ended = False
@@ -235,7 +233,7 @@ class _Reader:
         return found
 
     def _take(self, found: list[bytes], tail: int, most: int | None) -> None:
-        head, ring, mask = self._head, self._ring, self._size - 1
+        head, ring, mask = self._head, self.mr.buf[BOARD:], self._size - 1
         while head < tail and len(found) != most and not self.ended:
             at = head & mask
             (length,) = _LENGTH.unpack_from(ring, at)

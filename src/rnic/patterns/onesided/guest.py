@@ -106,7 +106,11 @@ class Guest:
                 f"the sizes that the server tells need {needed} bytes here, and {MOST} are the most"
             )
         self._mr = port.memory(needed)
-        self._buf = self._mr.buf
+
+    @property
+    def _buf(self) -> memoryview:
+        """Own memory; a view that stayed would keep the device open."""
+        return memoryview(self._mr.buf)
 
     def _measure(self, told: Invitation) -> int:
         """Check the sizes that the server tells, and keep them; the bytes of own memory that are needed."""

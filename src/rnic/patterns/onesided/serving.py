@@ -95,10 +95,14 @@ class Memory:
         self.mr = alloc(length)
         """The memory. Clients need REMOTE_READ, REMOTE_WRITE and REMOTE_ATOMIC for it."""
         self._sizes = sizes
-        self._words = self.mr.buf[: length & ~7].cast("B").cast("Q")
         self._guard = threading.Lock()
         self._numbers: set[int] = set()
         self._last = 0
+
+    @property
+    def _words(self) -> memoryview:
+        """All whole words of the memory; a view that stayed would keep the device open."""
+        return self.mr.buf[: self.mr.length & ~7].cast("Q")
 
     @property
     def clients(self) -> int:
