@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
+import applications
 import connections
 import idle
 import network
-import patterns
 import samehost
 from stats import Rounds
 from tables import Measurements, Setting, Table, Target
 
-PATHS = (connections, patterns, idle, samehost, network)
+PATHS = (connections, applications, idle, samehost, network)
 
 
 def measurements(s: Setting) -> Measurements:

@@ -159,9 +159,9 @@ from rnic.verbs.wq import (
 from rnic.verbs.xrcd import XRCD
 
 if _TYPE_CHECKING:
-    from rnic import aio
+    from rnic import aio, patterns
 else:
-    __getattr__, __dir__ = _later(__name__, "aio")  # asyncio takes as long as half of the rest
+    __getattr__, __dir__ = _later(__name__, "aio", "patterns")  # asyncio takes as long as half of the rest
 
 __all__ = [
     # devices
@@ -265,6 +265,7 @@ __all__ = [
     "WC",
     # connections
     "aio",
+    "patterns",
     "connect",
     "listen",
     "Connection",

@@ -48,6 +48,7 @@ def test_all_is_what_there_is() -> None:
         "rdmacm",
         "capture",
         "endpoint",
+        "files",
         "testing",
         "later",
         "mpa",

@@ -114,10 +114,23 @@ PY_ROOMS = {
         "notebook",
     },
     "aio": {"_nic", "conn", "endpoint", "rdmacm", "enums", "errors", "log", "times"},
+    "files": {"rnic", "endpoint", "enums", "records"},
+    "patterns": {"rnic", "_nic", "aio", "endpoint", "enums", "errors", "times", "records", "later"},
     "testing": {"_nic", "verbs", "enums", "errors", "rnic", "times", "records"},
     "ucma": {"rdmacm", "verbs", "enums", "errors", "log", "threads", "records"},
     "programs": {"rnic", "ucma", "verbs", "enums", "errors", "records"},
-    "cli": {"rnic", "rdmacm", "programs", "testing", "errors", "times", "records", "wording"},
+    "cli": {
+        "rnic",
+        "rdmacm",
+        "files",
+        "patterns",
+        "programs",
+        "testing",
+        "errors",
+        "times",
+        "records",
+        "wording",
+    },
 }
 # No public names: the measuring loops of `rnic perf`, and the environment.
 MORE = {"cli/perf/native.py": {"_nic"}, "cli/environment.py": {"_nic"}, "programs/wishes.py": {"_nic"}}

@@ -9,6 +9,7 @@ devices    `rnic devices`, `rnic info`          devinfo    their layout, as ibv_
 pingpong   `rnic pingpong rc`, `ud`             exchange   its TCP exchange, as ibv_rc_pingpong's
 demo       `rnic demo`: the sender              transfer   its protocol, and the receiver
 perf/      `rnic perf`: what perftest measures
+kv         `rnic kv`: the store of rnic.patterns.onesided
 lab3/      `rnic lab3`: the file transfer exercise
 cm         the example programs of RDMA-CM: `rnic rping`, `ucmatose`, `udaddy`, `mckey` ...
 measure    latency and bandwidth                endpoint   opening and connecting RC queue pairs

@@ -29,6 +29,8 @@ COMMANDS = (
     Later("perf", "rnic.cli.perf:perf", "Measure bandwidth, latency or message rate."),
     Later("demo", "rnic.cli.demo:demo", "Send a file by RDMA, then measure."),
     Later("demo-receiver", "rnic.cli.demo:demo_receiver"),
+    Later("cp", "rnic.cli.copy:cp", "Copy files to or from a host that serves them."),
+    Later("serve", "rnic.cli.serve:serve", "Serve a directory to rnic cp."),
     Later("rping", "rnic.cli.cm.rping:rping", "Ping-pong by RDMA READ and RDMA WRITE."),
     Later("ucmatose", "rnic.cli.cm.ucmatose:ucmatose", "Connect many times, send messages both ways."),
     Later("udaddy", "rnic.cli.cm.udaddy:udaddy", "Send datagrams to a service, get answers."),
@@ -41,6 +43,7 @@ COMMANDS = (
     Later("rdma-client", "rnic.cli.cm.simple:rdma_client", "Connect, send a message and receive one."),
     Later("run", "rnic.cli.run:run", "Start a program of libibverbs or librdmacm on rnic's devices."),
     Later("config", "rnic.cli.config:config", "Print what a C compiler needs."),
+    Later("kv", "rnic.cli.kv:kv", "A key-value store in memory that clients READ and WRITE."),
     Later("lab3", "rnic.cli.lab3:lab3", "File transfer: write the sender, get a secret key."),
     Later(
         "completion", "rnic.cli.completion:completion", "Print a script that completes commands in a shell."
@@ -83,8 +86,10 @@ def cli() -> None:
     rnic perf write lat --local     bandwidth, latency and message rate
     rnic rping -s                   RDMA-CM's examples; also ucmatose, udaddy
     rnic demo                       a file by RDMA WRITE between two processes
+    rnic serve DIR                  files for: rnic cp HOST:FILE .
     rnic run PROGRAM                a program of libibverbs or librdmacm
     rnic config --cflags --libs     what a C compiler needs
+    rnic kv serve                   a key-value store by READ, WRITE and atomics
     rnic lab3                       a file transfer as an exercise, with a grader
     rnic completion bash            also zsh, fish: the Tab key completes
     """

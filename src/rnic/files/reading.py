@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sender's side of the disk: what there is to send, packed, and chunks of large files.
+
+Files are read, never mapped: a file that somebody shortens meanwhile gives fewer bytes, and no SIGBUS.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from errno import ENXIO
+from threading import Event
+from typing import NamedTuple
+
+from rnic.endpoint.text import printable
+from rnic.files import records
+from rnic.files.options import CHUNK, Options
+from rnic.files.records import Complaint, Folder, Open, Record, Small, Would, digest
+from rnic.files.state import Outgoing
+from rnic.files.tree import Parts, Tree
+
+__all__ = ["CHANGED", "Large", "Source", "count", "extents", "pack", "prefix", "read_chunk"]
+
+PACK = 192 * 1024  # bytes of contents in one message
+PACK_FILES = 256
+_TRIES = 3  # of a small file that changes while it is read
+CHANGED = "the file changed while it was copied"
+
+
+class Source(NamedTuple):
+    """Something to send: where it is, what the receiver is told, and what the user calls it."""
+
+    tree: Tree
+    parts: Parts
+    name: bytes
+    shown: bytes
+
+
+class Large(NamedTuple):
+    """A file that does not fit a record; who gets it closes the descriptor."""
+
+    entry: Open
+    fd: int
+    before: os.stat_result
+    shown: bytes
+
+
+class _Found(NamedTuple):
+    tree: Tree
+    parts: Parts
+    path: bytes
+    shown: bytes
+    status: os.stat_result
+
+
+def complaint(shown: bytes, error: OSError | str, what: str = "cannot open") -> Complaint:
+    """In the words of cp."""
+    why = error if isinstance(error, str) else error.strerror
+    return Complaint(shown, f"{what} '{printable(shown)}': {why}".encode())
+
+
+def same(before: os.stat_result, after: os.stat_result) -> bool:
+    """Whether nobody has written to a file in between."""
+    return (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
+
+
+def _walk(source: Source, options: Options) -> Iterator[_Found | Complaint]:
+    """Each folder before what is in it."""
+    stack = [(source.parts, source.name, source.shown)]
+    while stack:
+        parts, path, shown = stack.pop()
+        try:
+            status = source.tree.stat(parts)
+            if stat.S_ISDIR(status.st_mode):
+                if not options.recursive:
+                    yield Complaint(
+                        shown, f"-r not specified; omitting directory '{printable(shown)}'".encode()
+                    )
+                    continue
+                with os.scandir(source.tree.folder(parts)) as found:
+                    names = sorted((os.fsencode(one.name) for one in found), reverse=True)
+                stack += [((*parts, name), path + b"/" + name, shown + b"/" + name) for name in names]
+            elif not stat.S_ISREG(status.st_mode):
+                kind = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "no regular file"
+                yield complaint(shown, f"{kind}, which is not copied", "omitting")
+                continue
+        except OSError as error:
+            yield complaint(shown, error, "cannot stat")
+            continue
+        if len(path) > records.PATH_MOST:
+            yield complaint(shown, f"a path of more than {records.PATH_MOST} bytes")
+        else:
+            yield _Found(source.tree, parts, path, shown, status)
+
+
+def count(sources: list[Source], options: Options, stop: Event) -> tuple[int, int]:
+    """Files and bytes that there are; fewer if it shall stop."""
+    files = size = 0
+    for source in sources:
+        for one in _walk(source, options):
+            if stop.is_set():
+                break
+            if isinstance(one, _Found) and stat.S_ISREG(one.status.st_mode):
+                files, size = files + 1, size + one.status.st_size
+    return files, size
+
+
+def pack(sources: list[Source], options: Options, books: Outgoing) -> Iterator[list[Record] | Large]:
+    """What to send: a message's records, or a large file."""
+    batch: list[Record] = []
+    size = 0
+    for source in sources:
+        for found in _walk(source, options):
+            one = found if isinstance(found, Complaint) else _load(found, options, books)
+            if isinstance(one, Large):
+                if batch:
+                    try:
+                        yield batch
+                    except GeneratorExit:
+                        os.close(one.fd)
+                        raise
+                yield one
+                batch, size = [], 0
+                continue
+            batch.append(one)
+            size += records.PATH_MOST // 16 + (len(one.content) if isinstance(one, Small) else 0)
+            if size >= PACK or len(batch) >= PACK_FILES:
+                yield batch
+                batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _load(found: _Found, options: Options, books: Outgoing) -> Record | Large:
+    status = found.status
+    if stat.S_ISDIR(status.st_mode):
+        return Folder(books.new_id(), stat.S_IMODE(status.st_mode), status.st_mtime_ns, 0, found.path)
+    if options.dry_run:
+        mode = stat.S_IMODE(status.st_mode)
+        return Would(books.new_id(), mode, status.st_mtime_ns, status.st_size, found.path)
+    try:
+        fd = found.tree.open(found.parts)
+    except OSError as error:
+        return complaint(found.shown, error)
+    keep = False
+    try:
+        for _ in range(_TRIES):
+            before = os.fstat(fd)
+            if before.st_size > records.INLINE:
+                keep = True
+                return _large(found, fd, before, books)
+            content = os.pread(fd, records.INLINE + 1, 0)
+            after = os.fstat(fd)
+            if same(before, after) and len(content) == after.st_size:
+                mode = stat.S_IMODE(after.st_mode)
+                number = books.new_id()
+                return Small(
+                    number, mode, after.st_mtime_ns, after.st_size, digest(content), found.path, content
+                )
+        return complaint(found.shown, CHANGED, "cannot copy")
+    except OSError as error:
+        return complaint(found.shown, error, "error reading")
+    finally:
+        if not keep:
+            os.close(fd)
+
+
+def _large(found: _Found, fd: int, before: os.stat_result, books: Outgoing) -> Large:
+    mode = stat.S_IMODE(before.st_mode)
+    entry = Open(books.new_id(), mode, before.st_mtime_ns, before.st_size, 0, found.path)
+    return Large(entry, fd, before, found.shown)
+
+
+def extents(fd: int, start: int, size: int) -> Iterator[tuple[int, int]]:
+    """Offset and length of each chunk that holds data, without holes."""
+    at = start
+    while at < size:
+        try:
+            first = os.lseek(fd, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == ENXIO:
+                return
+            raise
+        end = min(os.lseek(fd, first, os.SEEK_HOLE), size)
+        at = first
+        while at < end:
+            length = min(CHUNK - at % CHUNK, end - at)
+            yield at, length
+            at += length
+        at = max(at, end)
+
+
+def read_chunk(fd: int, view: memoryview, offset: int) -> bytes | None:
+    """Fill a buffer; return its digest, or None where the file has become shorter."""
+    done = 0
+    while done < len(view):
+        got = os.preadv(fd, [view[done:]], offset + done)
+        if got == 0:
+            return None
+        done += got
+    return digest(view)
+
+
+def prefix(fd: int, length: int, stop: Event) -> bytes:
+    """The digest of the digests of the first chunks, `length` bytes of them; none if it shall stop."""
+    buffer = bytearray(CHUNK)
+    out = []
+    for offset in range(0, length, CHUNK):
+        one = read_chunk(fd, memoryview(buffer), offset)
+        if one is None or stop.is_set():
+            return b""
+        out.append(one)
+    return digest(b"".join(out))

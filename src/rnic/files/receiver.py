@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The receiving end: it verifies what comes, stores it, and says how each file has ended.
+
+Names are made in one thread, in the order of the records; several verify and write chunks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+from rnic.endpoint.text import printable
+from rnic.enums import AccessFlags
+from rnic.files import records
+from rnic.files.options import CHUNK, SLOTS, Options, Report
+from rnic.files.records import (
+    NO_DIGEST,
+    Cancel,
+    Complaint,
+    Data,
+    Done,
+    End,
+    Entry,
+    Finish,
+    Finished,
+    Folder,
+    Free,
+    Open,
+    Opened,
+    Record,
+    Resume,
+    Small,
+    Status,
+    Total,
+    Verdict,
+    Would,
+)
+from rnic.files.sender import WORKERS
+from rnic.files.state import CopyError, Incoming
+from rnic.files.talk import Talk, beside
+from rnic.files.tree import Parts
+from rnic.files.writing import DAMAGED, Partial, Target, dress_folder, exists, store, words
+
+__all__ = ["Receiver"]
+
+MOST_TASKS = 8 * SLOTS
+
+
+class _File:
+    """A large file that comes in: what is there of it, or why nothing will be."""
+
+    def __init__(self, entry: Open) -> None:
+        self.entry = entry
+        self.partial: Partial | None = None
+        self.why: str | None = None
+        self.writes: set[asyncio.Future[None]] = set()
+        self.answer: Opened | None = None
+        """What an Open is answered that asks."""
+
+    def drop(self, keep: bool = False) -> None:
+        """Give back what is there."""
+        if self.partial is not None:
+            self.partial.drop(keep)
+
+
+class Receiver:
+    """Receives what a Sender sends, over one connection."""
+
+    def __init__(self, talk: Talk, target: Target, options: Options, report: Report) -> None:
+        self._talk, self._conn = talk, talk.conn
+        self._target, self._options, self.report = target, options, report
+        self._books = Incoming(SLOTS, CHUNK)
+        self._stop = threading.Event()
+        self._files: dict[int, _File] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._made: list[tuple[Parts, Folder]] = []  # the folders that this copy has made
+
+    async def run(self) -> None:
+        """Receive everything; CopyError or EndpointError when the sender fails."""
+        self._memory = self._conn.alloc(SLOTS * CHUNK)
+        await self._conn.share(self._memory.buf, AccessFlags.REMOTE_WRITE)
+        try:
+            with ExitStack() as stack:
+                self._names = stack.enter_context(ThreadPoolExecutor(1, "rnic-names"))
+                self._writers = stack.enter_context(ThreadPoolExecutor(WORKERS, "rnic-write"))
+                stack.callback(self._stop.set)  # what takes long ends early, if a copy does
+                async with self._talk.alive():
+                    await beside(self._listen(), self._watch())
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            for file in self._files.values():  # no thread writes to them any more
+                file.drop(keep=True)
+
+    async def _watch(self) -> None:
+        """Raise what a task has raised."""
+        await self._failed
+
+    def _begin(self, what: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(what)
+        self._tasks.add(task)
+        task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and not self._failed.done():
+            self._failed.set_exception(error)
+
+    async def _in_names(self, what: Any, *args: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._names, what, *args)
+
+    # ------------------------------------------------------------ what is heard
+
+    async def _listen(self) -> None:
+        while True:
+            named: list[Entry] = []
+            while len(self._tasks) > MOST_TASKS:  # the peer does not take what they say
+                await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+            for record in await self._talk.hear():
+                if isinstance(record, (Folder, Small, Would, Open)):
+                    self._check(record)
+                    named.append(record)
+                    continue
+                await self._enter(named)
+                named = []
+                if isinstance(record, Finish):
+                    self._books.finish(record.entries)
+                    await self._finish()
+                    return
+                await self._hear(record)
+            await self._enter(named)
+
+    async def _hear(self, record: Record) -> None:
+        match record:
+            case Data():
+                self._data(record)
+            case End(number, wanted):
+                total = self._books.end(number)
+                self._begin(self._end(number, None if wanted == total.digest() else DAMAGED))
+            case Cancel(number, text):
+                self._books.end(number)
+                self._begin(self._end(number, printable(text)))
+            case Resume(number, offset):
+                self._books.resume(number, offset)
+                await self._in_names(self._resume, self._files[number], offset)
+                self.report.moved(offset)
+            case Complaint(path, text):
+                self.report.failed(path, printable(text))
+            case Total(files, size):
+                self.report.total(files, size)
+            case _:
+                raise CopyError(f"the peer sent a {type(record).__name__}, which is not its to send")
+
+    def _check(self, record: Entry) -> None:
+        self._books.entry(record)
+        if len(record.path) > records.PATH_MOST:
+            raise CopyError(f"the peer sent a path of {len(record.path)} bytes")
+        if not -(1 << 62) < record.mtime < 1 << 62 or record.size >= 1 << 62:
+            raise CopyError("the peer sent a time or size that no file has")
+        if self._options.dry_run != isinstance(record, Would) and not isinstance(record, Folder):
+            raise CopyError("the peer sent contents in a dry run, or none in a copy")
+        if not self._options.recursive and (isinstance(record, Folder) or b"/" in record.path):
+            raise CopyError("the peer sent a directory, which was not asked for")
+        if isinstance(record, Small) and (len(record.content) != record.size or record.size > records.INLINE):
+            raise CopyError(f"the peer sent {len(record.content)} bytes of a file of {record.size}")
+        if isinstance(record, Open):
+            self._books.begin(record)
+
+    # ------------------------------------------------------------ names
+
+    async def _enter(self, entries: list[Entry]) -> None:
+        """Store what is whole, open what is not, and answer."""
+        if not entries:
+            return
+        out: list[Record] = []
+        for entry, found in zip(entries, await self._in_names(self._enter_all, entries), strict=True):
+            if isinstance(found, Done):
+                self._count(entry, found)
+                out.append(found)
+                continue
+            answer = found.answer
+            if answer is not None:
+                out.append(answer)
+                if answer.verdict == Verdict.HAVE:
+                    self._books.asked[entry.id] = answer.offset
+                elif answer.verdict == Verdict.SKIP:
+                    self._books.end(entry.id)
+                    del self._files[entry.id]
+                    done = Done(entry.id, Status.SKIPPED, b"")
+                    self._count(entry, done)
+                    out.append(done)
+        if out:
+            await self._talk.send(*out)
+
+    def _enter_all(self, entries: list[Entry]) -> list[Done | _File]:
+        return [self._open(one) if isinstance(one, Open) else self._enter_one(one) for one in entries]
+
+    def _enter_one(self, entry: Folder | Small | Would) -> Done:
+        try:
+            return Done(entry.id, self._put_in_place(entry), b"")
+        except (OSError, ValueError) as error:
+            return Done(entry.id, Status.FAILED, words(error).encode(errors="replace"))
+
+    def _put_in_place(self, entry: Folder | Small | Would) -> Status:
+        parts, tree, options = self._target.place(entry.path), self._target.tree, self._options
+        stored = True
+        if isinstance(entry, Small):
+            if records.digest(entry.content) != entry.digest:
+                raise ValueError(DAMAGED)
+            stored = store(tree, parts, entry, options.no_clobber)
+        elif isinstance(entry, Would):
+            above = parts[:-1]  # it may be a folder that would be made
+            stored = not (
+                options.no_clobber
+                and parts
+                and tree.is_folder(above)
+                and exists(tree.folder(above), parts[-1])
+            )
+        elif not options.dry_run and tree.make_folder(parts):
+            self._made.append((parts, entry))
+        return Status.STORED if stored else Status.SKIPPED
+
+    def _open(self, entry: Open) -> _File:
+        file = self._files[entry.id] = _File(entry)
+        verdict, have, known = Verdict.SEND, 0, NO_DIGEST
+        try:
+            file.partial = Partial(self._target.tree, self._target.place(entry.path), entry)
+            if entry.asks and self._options.no_clobber and file.partial.taken():
+                file.drop()
+                verdict = Verdict.SKIP
+            else:
+                have, known = file.partial.have(self._stop) if entry.asks else (0, NO_DIGEST)
+                if have:
+                    verdict = Verdict.HAVE
+                else:
+                    file.partial.begin(0)
+        except (OSError, ValueError) as error:
+            file.why = words(error)
+        if entry.asks:
+            file.answer = Opened(entry.id, verdict, have, known)
+        return file
+
+    def _resume(self, file: _File, offset: int) -> None:
+        assert file.partial is not None
+        try:
+            file.partial.begin(offset)
+        except OSError as error:
+            file.partial.failed = words(error)
+
+    # ------------------------------------------------------------ chunks
+
+    def _data(self, record: Data) -> None:
+        self._books.data(record)
+        file = self._files[record.id]
+        if file.partial is None:
+            self._begin(self._free(record, file, None))
+            return
+        view = self._memory.buf[record.slot * CHUNK : record.slot * CHUNK + record.length]
+        loop = asyncio.get_running_loop()
+        write = loop.run_in_executor(self._writers, _put, file.partial, view, record)
+        file.writes.add(write)
+        self._begin(self._free(record, file, write))
+
+    async def _free(self, record: Data, file: _File, write: asyncio.Future[None] | None) -> None:
+        if write is not None:
+            await asyncio.shield(write)
+            file.writes.discard(write)
+        self._books.freed(record.slot)
+        self.report.moved(record.length)
+        await self._talk.send(Free(record.slot))
+
+    async def _end(self, number: int, why: str | None) -> None:
+        """A file ends; `why`: it cannot become whole."""
+        file = self._files[number]
+        for write in list(file.writes):
+            await asyncio.shield(write)
+        done = await self._in_names(self._close, file, why)
+        del self._files[number]
+        self._count(file.entry, done)
+        await self._talk.send(done)
+
+    def _close(self, file: _File, why: str | None) -> Done:
+        number, partial = file.entry.id, file.partial
+        why = file.why or (partial.failed if partial else None) or why
+        try:
+            if why is None and partial is not None:
+                stored = partial.finish(self._options.no_clobber)
+                return Done(number, Status.STORED if stored else Status.SKIPPED, b"")
+            file.drop()
+        except OSError as error:
+            why = words(error)
+        return Done(number, Status.FAILED, (why or "").encode(errors="replace"))
+
+    # ------------------------------------------------------------ the end
+
+    def _count(self, entry: Entry, done: Done) -> None:
+        if done.status == Status.FAILED:
+            self.report.failed(entry.path, f"cannot create '{printable(entry.path)}': {printable(done.text)}")
+        elif isinstance(entry, Folder):
+            return
+        elif done.status == Status.SKIPPED:
+            self.report.skipped(entry.path)
+        else:
+            self.report.copied(entry.path, entry.size)
+        if not isinstance(entry, Open) or done.status == Status.SKIPPED:
+            self.report.moved(entry.size)
+
+    async def _finish(self) -> None:
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        complaints: list[Complaint] = await self._in_names(self._dress_folders)
+        for one in complaints:
+            self.report.failed(one.path, printable(one.text))
+        await self._talk.send(*complaints, Finished())
+        if not self._failed.done():
+            self._failed.set_result(None)
+
+    def _dress_folders(self) -> list[Complaint]:
+        """Modes and times of folders, when nothing is made in them any more: the innermost first."""
+        out = []
+        for parts, entry in reversed(self._made):
+            try:
+                dress_folder(self._target.tree, parts, entry.mode, entry.mtime)
+            except OSError as error:
+                out.append(
+                    Complaint(entry.path, f"cannot set mode and time of a directory: {words(error)}".encode())
+                )
+        return out
+
+
+def _put(partial: Partial, view: memoryview, record: Data) -> None:
+    with view:
+        partial.put(view, record.offset, record.digest)

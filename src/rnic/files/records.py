@@ -1,0 +1,368 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The records that two ends of a copy exchange.
+
+A message of the connection carries one or more records, one behind the other. A record is
+
+    u8 kind, u32 length, then `length` bytes: fixed fields, and behind them at most two of any length
+
+Numbers are little-endian. Where two fields of any length follow, the fixed ones end with a u16, the length of
+the first. Paths are bytes with "/" between their parts. Digests are BLAKE2b of 32 bytes.
+
+    kind         from      fixed fields                                            behind them
+    1  Hello     server    u16 version, u8 rights, 32s nonce
+    2  Ask       client    u8 op, u8 flags, 32s nonce, 32s proof                   paths, each u16 and path
+    3  Go        server    32s proof
+    4  Refused   server                                                            text
+    5  Total     sender    u64 files, u64 bytes
+    6  Folder    sender    u64 id, u32 mode, i64 mtime (ns), u64 size (0)          path
+    7  Small     sender    u64 id, u32 mode, i64 mtime, u64 size, 32s digest, u16  path, content
+    8  Would     sender    u64 id, u32 mode, i64 mtime, u64 size                   path
+    9  Open      sender    u64 id, u32 mode, i64 mtime, u64 size, u8 asks          path
+    10 Data      sender    u64 id, u64 offset, u32 length, u16 slot, 32s digest
+    11 End       sender    u64 id, 32s digest
+    12 Cancel    sender    u64 id                                                  text
+    13 Complaint sender    u16                                                     path, text
+    14 Finish    sender    u64 entries
+    15 Opened    receiver  u64 id, u8 verdict, u64 offset, 32s digest
+    16 Resume    sender    u64 id, u64 offset
+    17 Free      receiver  u16 slot
+    18 Done      receiver  u64 id, u8 status                                       text
+    19 Finished  receiver
+    20 Alive     both
+
+docs/files.md says when each is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import IntEnum, IntFlag
+from hashlib import blake2b
+from struct import Struct
+from typing import NamedTuple
+
+from rnic.files.state import CopyError
+
+__all__ = ["decode", "digest", "encode"]
+
+VERSION = 1
+INLINE = 65536
+"""A file of at most so many bytes travels in one record."""
+PATH_MOST = 4096
+MESSAGE_MOST = 1 << 19
+NO_PROOF = NO_DIGEST = bytes(32)
+
+
+def digest(data: bytes | memoryview | bytearray) -> bytes:
+    """32 bytes of BLAKE2b."""
+    return blake2b(data, digest_size=32).digest()
+
+
+class Right(IntFlag):
+    """What a server says in its Hello."""
+
+    READ = 1
+    WRITE = 2
+    SECRET = 4
+    """The client has to prove that it knows the secret."""
+
+
+class Op(IntEnum):
+    """What a client asks for."""
+
+    PUT = 1
+    GET = 2
+
+
+class Verdict(IntEnum):
+    """What a receiver says to an Open that asks."""
+
+    SEND = 0
+    HAVE = 1
+    """It has the first `offset` bytes, of this digest, from a copy that was interrupted."""
+    SKIP = 2
+
+
+class Status(IntEnum):
+    """How a file ended."""
+
+    STORED = 0
+    SKIPPED = 1
+    FAILED = 2
+
+
+class Hello(NamedTuple):
+    """The server's first word."""
+
+    version: int
+    rights: int
+    nonce: bytes
+
+
+class Ask(NamedTuple):
+    """What the client wants."""
+
+    op: int
+    flags: int
+    nonce: bytes
+    proof: bytes
+    paths: bytes
+
+
+class Go(NamedTuple):
+    """The server agrees, and proves that it knows the secret, too."""
+
+    proof: bytes
+
+
+class Refused(NamedTuple):
+    """The server does not agree."""
+
+    text: bytes
+
+
+class Total(NamedTuple):
+    """What there is to copy."""
+
+    files: int
+    size: int
+
+
+class Folder(NamedTuple):
+    """A directory; what is in it comes behind."""
+
+    id: int
+    mode: int
+    mtime: int
+    size: int
+    path: bytes
+
+
+class Small(NamedTuple):
+    """A whole file."""
+
+    id: int
+    mode: int
+    mtime: int
+    size: int
+    digest: bytes
+    path: bytes
+    content: bytes
+
+
+class Would(NamedTuple):
+    """A file that would be copied."""
+
+    id: int
+    mode: int
+    mtime: int
+    size: int
+    path: bytes
+
+
+class Open(NamedTuple):
+    """A file whose Data follow, if `asks` after an Opened."""
+
+    id: int
+    mode: int
+    mtime: int
+    size: int
+    asks: int
+    path: bytes
+
+
+class Data(NamedTuple):
+    """Bytes of an open file lie in a slot of the receiver's memory."""
+
+    id: int
+    offset: int
+    length: int
+    slot: int
+    digest: bytes
+
+
+class End(NamedTuple):
+    """All Data of a file were sent; the digest is that of their records."""
+
+    id: int
+    digest: bytes
+
+
+class Cancel(NamedTuple):
+    """An open file is not wanted any more."""
+
+    id: int
+    text: bytes
+
+
+class Complaint(NamedTuple):
+    """Something cannot be sent."""
+
+    path: bytes
+    text: bytes
+
+
+class Finish(NamedTuple):
+    """Nothing follows."""
+
+    entries: int
+
+
+class Opened(NamedTuple):
+    """The answer to an Open that asks."""
+
+    id: int
+    verdict: int
+    offset: int
+    digest: bytes
+
+
+class Resume(NamedTuple):
+    """The answer to a verdict of HAVE: where the Data begin, either there or at 0."""
+
+    id: int
+    offset: int
+
+
+class Free(NamedTuple):
+    """A slot may be used again."""
+
+    slot: int
+
+
+class Done(NamedTuple):
+    """How a file ended."""
+
+    id: int
+    status: int
+    text: bytes
+
+
+class Finished(NamedTuple):
+    """All was stored."""
+
+
+class Alive(NamedTuple):
+    """This end is still at work."""
+
+
+Entry = Folder | Small | Would | Open
+Record = (
+    Hello
+    | Ask
+    | Go
+    | Refused
+    | Total
+    | Entry
+    | Data
+    | End
+    | Cancel
+    | Complaint
+    | Finish
+    | Opened
+    | Resume
+    | Free
+    | Done
+    | Finished
+    | Alive
+)
+_KINDS: tuple[tuple[type[Record], str], ...] = (
+    (Hello, "HB32s"),
+    (Ask, "BB32s32s"),
+    (Go, "32s"),
+    (Refused, ""),
+    (Total, "QQ"),
+    (Folder, "QIqQ"),
+    (Small, "QIqQ32sH"),
+    (Would, "QIqQ"),
+    (Open, "QIqQB"),
+    (Data, "QQIH32s"),
+    (End, "Q32s"),
+    (Cancel, "Q"),
+    (Complaint, "H"),
+    (Finish, "Q"),
+    (Opened, "QBQ32s"),
+    (Resume, "QQ"),
+    (Free, "H"),
+    (Done, "QB"),
+    (Finished, ""),
+    (Alive, ""),
+)
+_HEAD = Struct("<BI")
+_TWO = (Small, Complaint)  # two fields of any length
+_TAILED = (Ask, Refused, Folder, Would, Open, Cancel, Done)  # one
+_FORMS = {kind: (number, Struct("<" + form)) for number, (kind, form) in enumerate(_KINDS, 1)}
+_BY_NUMBER = {number: (kind, form) for kind, (number, form) in _FORMS.items()}
+
+
+def encode(*records: Record) -> bytes:
+    """One message."""
+    out: list[bytes] = []
+    for one in records:
+        number, form = _FORMS[type(one)]
+        tail: tuple[bytes, ...] = ()
+        if isinstance(one, _TWO):
+            tail = one[-2:]
+            body = form.pack(*one[:-2], len(tail[0]))
+        elif isinstance(one, _TAILED):
+            tail = one[-1:]
+            body = form.pack(*one[:-1])
+        else:
+            body = form.pack(*one)
+        out += (_HEAD.pack(number, len(body) + sum(map(len, tail))), body, *tail)
+    return b"".join(out)
+
+
+def decode(message: bytes) -> Iterator[Record]:
+    """The records of a message; CopyError where it is none."""
+    at = 0
+    while at < len(message):
+        if len(message) - at < _HEAD.size:
+            raise CopyError("the peer sent a message that ends within a record")
+        number, length = _HEAD.unpack_from(message, at)
+        at += _HEAD.size
+        if length > len(message) - at:
+            raise CopyError(f"the peer sent a record of {length} bytes where {len(message) - at} are left")
+        yield _record(number, message[at : at + length])
+        at += length
+
+
+def _record(number: int, body: bytes) -> Record:
+    found = _BY_NUMBER.get(number)
+    if found is None:
+        raise CopyError(f"the peer sent a record of kind {number}, which there is not")
+    kind, form = found
+    variable = kind in _TWO or kind in _TAILED
+    if len(body) < form.size or (len(body) > form.size and not variable):
+        raise CopyError(f"the peer sent a {kind.__name__} of {len(body)} bytes")
+    fields, rest = form.unpack_from(body), body[form.size :]
+    if kind in _TWO:
+        middle = fields[-1]
+        if middle > len(rest):
+            raise CopyError(f"the peer sent a {kind.__name__} whose path has more bytes than the record")
+        fields = (*fields[:-1], rest[:middle], rest[middle:])
+    elif variable:
+        fields = (*fields, rest)
+    return kind(*fields)
+
+
+_LENGTH = Struct("<H")
+
+
+def pack_paths(paths: Sequence[bytes]) -> bytes:
+    """The paths of an Ask; ValueError for one that is too long."""
+    for one in paths:
+        if len(one) > PATH_MOST:
+            raise ValueError(f"a path of {len(one)} bytes, there is room for {PATH_MOST}")
+    return b"".join(_LENGTH.pack(len(one)) + one for one in paths)
+
+
+def unpack_paths(data: bytes) -> list[bytes]:
+    """From pack_paths(); CopyError where that is impossible."""
+    paths, at = [], 0
+    while at < len(data):
+        if len(data) - at < 2 or (length := _LENGTH.unpack_from(data, at)[0]) > len(data) - at - 2:
+            raise CopyError("the peer sent a list of paths that ends within a path")
+        paths.append(data[at + 2 : at + 2 + length])
+        at += 2 + length
+    return paths

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sending end: small files packed in messages, large ones in chunks WRITTEN into the receiver's slots.
+
+Reading and hashing run in threads, ahead of what is sent; what was read is sent in its order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import NamedTuple
+
+from rnic.endpoint.text import printable
+from rnic.files import reading
+from rnic.files.options import CHUNK, SLOTS, Options, Report
+from rnic.files.reading import CHANGED, Large, Source
+from rnic.files.records import (
+    INLINE,
+    Cancel,
+    Complaint,
+    Data,
+    Done,
+    End,
+    Finish,
+    Finished,
+    Folder,
+    Free,
+    Opened,
+    Record,
+    Resume,
+    Small,
+    Status,
+    Total,
+    Verdict,
+    Would,
+)
+from rnic.files.state import CopyError, Outgoing, Sum
+from rnic.files.talk import Talk, beside
+from rnic.files.writing import RESUMABLE, words
+
+__all__ = ["Sender"]
+
+WORKERS = min(4, os.cpu_count() or 1)
+
+
+class _File:
+    """A large file that is on its way."""
+
+    def __init__(self, item: Large) -> None:
+        self.item = item
+        self.total = Sum()
+        self.why: str | None = None
+        """Why it cannot be sent as a whole."""
+
+
+class _Step(NamedTuple):
+    """What is to be sent of a file next: a chunk, or its end."""
+
+    file: _File
+    chunk: asyncio.Task[Data | str] | None
+
+
+class Sender:
+    """Sends sources over one connection."""
+
+    def __init__(self, talk: Talk, sources: list[Source], options: Options, report: Report) -> None:
+        self._talk, self._conn = talk, talk.conn
+        self._sources, self._options, self.report = sources, options, report
+        self._books = Outgoing(SLOTS)
+        self._room = asyncio.Event()
+        self._stop = threading.Event()
+        self._answer: asyncio.Future[Opened] | None = None
+        self._why: dict[int, str] = {}  # of the files that this end has cancelled
+        self._steps: deque[_Step] = deque()
+        self._open: set[_File] = set()
+        self._coming: Future[list[Record] | Large | None] | None = None
+
+    async def run(self) -> None:
+        """Send everything, and wait until it is stored; CopyError or EndpointError when that fails."""
+        region = await self._talk.next_region()
+        if region.length < SLOTS * CHUNK:
+            raise CopyError(f"the peer has {region.length} bytes of memory, {SLOTS * CHUNK} are needed")
+        self._region, self._memory = region, self._conn.alloc(SLOTS * CHUNK)
+        try:
+            with ExitStack() as stack:
+                self._walker = stack.enter_context(ThreadPoolExecutor(1, "rnic-walk"))
+                self._readers = stack.enter_context(ThreadPoolExecutor(WORKERS, "rnic-read"))
+                stack.callback(self._stop.set)  # what takes long ends early, if a copy does
+                async with self._talk.alive():
+                    await beside(self._say(), self._listen())
+        finally:
+            await self._give_up()
+
+    async def _give_up(self) -> None:
+        """End what is left; the threads have ended by now."""
+        chunks = [step.chunk for step in self._steps if step.chunk is not None]
+        for one in chunks:
+            one.cancel()
+        if chunks:
+            await asyncio.gather(*chunks, return_exceptions=True)
+        for file in list(self._open):
+            self._close(file)
+        coming = self._coming
+        last = None if coming is None or coming.cancelled() or coming.exception() else coming.result()
+        if isinstance(last, Large):
+            os.close(last.fd)
+
+    # ------------------------------------------------------------ what is said
+
+    async def _say(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._options.total:
+            found = await loop.run_in_executor(
+                self._walker, reading.count, self._sources, self._options, self._stop
+            )
+            self.report.total(*found)
+            await self._talk.send(Total(*found))
+        items = reading.pack(self._sources, self._options, self._books)
+        self._coming = self._walker.submit(next, items, None)
+        while (item := await asyncio.wrap_future(self._coming)) is not None:
+            self._coming = None
+            if isinstance(item, Large):
+                self._open.add(file := _File(item))
+                self._coming = self._walker.submit(next, items, None)
+                await self._large(file)
+            else:
+                self._coming = self._walker.submit(next, items, None)
+                await self._send_batch(item)
+        await self._advance(0)
+        self._books.finishing = True
+        await self._talk.send(Finish(self._books.entries))
+
+    async def _send_batch(self, batch: list[Record]) -> None:
+        for one in batch:
+            if isinstance(one, Complaint):
+                self.report.failed(one.path, printable(one.text))
+            elif isinstance(one, (Folder, Small, Would)):
+                self._books.sent(one, isinstance(one, Folder))
+        await self._talk.send(*batch)
+
+    async def _large(self, file: _File) -> None:
+        """Begin to send a file; its last chunks, and its end, are sent with what comes behind it."""
+        item, entry = file.item, file.item.entry
+        self._books.sent(entry)
+        start: int | None = 0
+        if self._options.no_clobber or entry.size >= RESUMABLE:
+            start = await self._ask(item)
+        else:
+            await self._talk.send(entry)
+        if start is None:
+            self._close(file)
+            return
+        pieces = reading.extents(item.fd, start, entry.size)
+        while file.why is None:
+            try:
+                piece = next(pieces, None)
+            except OSError as error:
+                file.why = words(error)
+                break
+            if piece is None:
+                break
+            await self._advance(SLOTS - 1)
+            chunk = asyncio.create_task(self._chunk(item, *piece))
+            self._steps.append(_Step(file, chunk))
+        self._steps.append(_Step(file, None))
+
+    async def _advance(self, most: int) -> None:
+        """Send what is next, until so many steps are left."""
+        while len(self._steps) > most:
+            file, chunk = self._steps[0]
+            if chunk is None:
+                await self._end(file)
+            else:
+                await self._send_chunk(file, chunk)
+            self._steps.popleft()
+
+    async def _send_chunk(self, file: _File, chunk: asyncio.Task[Data | str]) -> None:
+        found = await chunk
+        if isinstance(found, str):
+            file.why = file.why or found
+        elif file.why is None:
+            file.total.add(found)
+            self._books.use(found.slot, found.length)
+            await self._talk.send(found)
+        else:
+            self._give_back(found.slot)
+
+    async def _end(self, file: _File) -> None:
+        entry = file.item.entry
+        if file.why is None and not reading.same(file.item.before, os.fstat(file.item.fd)):
+            file.why = CHANGED
+        self._close(file)
+        if file.why is None:
+            await self._talk.send(End(entry.id, file.total.digest()))
+        else:
+            self._why[entry.id] = file.why
+            await self._talk.send(Cancel(entry.id, file.why.encode()))
+
+    def _close(self, file: _File) -> None:
+        if file in self._open:
+            self._open.discard(file)
+            os.close(file.item.fd)
+
+    async def _ask(self, item: Large) -> int | None:
+        """Where to begin; None: the receiver does not want the file."""
+        entry, loop = item.entry, asyncio.get_running_loop()
+        self._answer = loop.create_future()
+        self._books.asked.add(entry.id)
+        await self._talk.send(entry._replace(asks=1))
+        answer = await self._answer
+        self._answer = None
+        if answer.verdict == Verdict.SKIP:
+            return None
+        if answer.verdict == Verdict.SEND:
+            return 0
+        if answer.verdict != Verdict.HAVE or answer.offset > entry.size or answer.offset % CHUNK:
+            raise CopyError("the peer has part of a file that there cannot be")
+        mine = await loop.run_in_executor(self._readers, reading.prefix, item.fd, answer.offset, self._stop)
+        start = answer.offset if mine == answer.digest else 0
+        await self._talk.send(Resume(entry.id, start))
+        self.report.moved(start)
+        return start
+
+    async def _chunk(self, item: Large, offset: int, length: int) -> Data | str:
+        """Read a chunk, and WRITE it into a slot; a text: why it cannot be read."""
+        while not self._books.free:
+            self._room.clear()
+            await self._room.wait()
+        slot = self._books.free.pop(0)
+        with self._memory.buf[slot * CHUNK : slot * CHUNK + length] as view:
+            found = await self._read(item.fd, view, offset)
+            if isinstance(found, str):
+                self._give_back(slot)
+                return found
+            await self._conn.write(view, self._region, slot * CHUNK)
+        return Data(item.entry.id, offset, length, slot, found)
+
+    async def _read(self, fd: int, view: memoryview, offset: int) -> bytes | str:
+        loop = asyncio.get_running_loop()
+        reads = loop.run_in_executor(self._readers, reading.read_chunk, fd, view, offset)
+        try:
+            return await asyncio.shield(reads) or CHANGED
+        except asyncio.CancelledError:
+            await asyncio.wait([reads])  # it uses the view
+            raise
+        except OSError as error:
+            return words(error)
+
+    def _give_back(self, slot: int) -> None:
+        self._books.free.append(slot)
+        self._room.set()
+
+    # ------------------------------------------------------------ what is heard
+
+    async def _listen(self) -> None:
+        while True:
+            for record in await self._talk.hear():
+                match record:
+                    case Free(slot):
+                        self.report.moved(self._books.freed(slot))
+                        self._room.set()
+                    case Done():
+                        self._done(record)
+                    case Opened():
+                        self._books.opened(record)
+                        if self._answer is not None and not self._answer.done():
+                            self._answer.set_result(record)
+                    case Complaint(path, text):
+                        self.report.failed(path, printable(text))
+                    case Finished():
+                        self._books.finished()
+                        return
+                    case _:
+                        raise CopyError(f"the peer sent a {type(record).__name__}, which is not its to send")
+
+    def _done(self, record: Done) -> None:
+        path, size, folder = self._books.done(record)
+        if record.status == Status.FAILED:
+            why = self._why.pop(record.id, None) or printable(record.text)
+            self.report.failed(path, f"cannot copy '{printable(path)}': {why}")
+        elif folder:
+            return
+        elif record.status == Status.SKIPPED:
+            self.report.skipped(path)
+        else:
+            self.report.copied(path, size)
+        if size <= INLINE or self._options.dry_run or record.status == Status.SKIPPED:
+            self.report.moved(size)

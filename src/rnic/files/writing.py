@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The receiver's side of the disk: files get a temporary name, and their own when all of them is there."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import stat
+import time
+from collections.abc import Iterable
+from errno import EISDIR
+from hashlib import blake2b
+from threading import Event
+
+from rnic.files.options import CHUNK, SLOTS
+from rnic.files.reading import prefix
+from rnic.files.records import Open, Small, digest
+from rnic.files.tree import Parts, Tree
+
+__all__ = ["DAMAGED", "RESUMABLE", "Partial", "Target", "dress_folder", "exists", "store", "words"]
+
+RESUMABLE = 16 << 20
+"""Of a file of at least so many bytes, what has come before an interruption is kept."""
+DAMAGED = "the bytes that came do not have the digest that was sent"
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_OLD = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_MODE = 0o777  # neither set-user-ID nor the like comes from a peer
+
+
+class Target:
+    """Where the first part of a path goes: into a folder that exists, or to a new name."""
+
+    def __init__(self, tree: Tree, parts: Parts, names: Iterable[bytes] | None = None) -> None:
+        """`names`: what was asked for, and so what the first part may be; None: anything."""
+        self.tree, self.parts = tree, parts
+        self.inside = tree.is_folder(parts)
+        self._names = None if names is None else frozenset(names)
+
+    def place(self, path: bytes) -> Parts:
+        """The parts of what the sender calls `path`; ValueError for one that leads elsewhere."""
+        first, *rest = path.split(b"/")
+        for one in (first, *rest):
+            if one in (b"", b"..") or b"\0" in one:
+                raise ValueError("the path leads out of the folder, or contains a NUL")
+        if b"." in rest:
+            raise ValueError("the path contains a '.'")
+        if self._names is not None and first not in self._names:
+            raise ValueError("nobody has asked for it")
+        start = (*self.parts, first) if self.inside and first != b"." else self.parts
+        if not start and not rest and first != b".":
+            raise ValueError("the path is that of the folder")
+        return (*start, *rest)
+
+
+def words(error: OSError | ValueError) -> str:
+    """Why, without the number and the file."""
+    return (os.strerror(error.errno) if isinstance(error, OSError) and error.errno else None) or str(error)
+
+
+def _temporary(name: bytes, token: str) -> bytes:
+    return b"." + name[:200] + b"." + token.encode() + b".rnic-part"
+
+
+def exists(folder: int, name: bytes) -> bool:
+    """Whether something has this name, be it a link to nowhere."""
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+        return True
+    except FileNotFoundError:
+        return False
+
+
+def dress_folder(tree: Tree, parts: Parts, mode: int, mtime: int) -> None:
+    """Give a folder its mode and time."""
+    fd = tree.folder(parts)
+    os.fchmod(fd, mode & _MODE)
+    os.utime(fd, ns=(time.time_ns(), mtime))
+
+
+def _dress(fd: int, entry: Small | Open) -> None:
+    os.fchmod(fd, entry.mode & _MODE)
+    os.utime(fd, ns=(time.time_ns(), entry.mtime))
+
+
+def _rename(folder: int, temporary: bytes, name: bytes, no_clobber: bool) -> bool:
+    """Give a file its name; False if the name is taken, and shall not be."""
+    if no_clobber:
+        try:
+            os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+        except FileExistsError:
+            return False
+        finally:
+            os.unlink(temporary, dir_fd=folder)
+    else:
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    return True
+
+
+def store(tree: Tree, parts: Parts, entry: Small, no_clobber: bool) -> bool:
+    """Store a whole file; False if there is one that shall be left."""
+    if not parts:
+        raise OSError(EISDIR, "cannot overwrite the directory with a file")
+    folder, name = tree.folder(parts[:-1]), parts[-1]
+    if no_clobber and exists(folder, name):
+        return False
+    temporary = _temporary(name, secrets.token_hex(6))
+    fd = os.open(temporary, _NEW, 0o600, dir_fd=folder)
+    try:
+        try:
+            _write(fd, memoryview(entry.content), 0)
+            _dress(fd, entry)
+        finally:
+            os.close(fd)
+        stored = _rename(folder, temporary, name, no_clobber)
+    except BaseException:
+        _unlink(folder, temporary)
+        raise
+    return stored
+
+
+def _write(fd: int, view: memoryview, offset: int) -> None:
+    done = 0
+    while done < len(view):
+        done += os.pwrite(fd, view[done:], offset + done)
+
+
+def _unlink(folder: int, name: bytes) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
+
+
+class Partial:
+    """A large file that comes in chunks, from several threads at a time."""
+
+    def __init__(self, tree: Tree, parts: Parts, entry: Open) -> None:
+        """Open what an interrupted copy has left of the same file, or a new one."""
+        if not parts:
+            raise OSError(EISDIR, "cannot overwrite the directory with a file")
+        self.entry, self._name = entry, parts[-1]
+        self.failed: str | None = None
+        """Why it can no more become whole."""
+        self._folder = os.dup(tree.folder(parts[:-1]))
+        self._fd = -1
+        try:
+            self._open()
+        except BaseException:
+            self._close()
+            raise
+
+    def _open(self) -> None:
+        same = b"%d %d %s" % (self.entry.size, self.entry.mtime, self._name)
+        token = blake2b(same, digest_size=6).hexdigest()
+        self._temporary = self._common = _temporary(self._name, token)
+        try:
+            self._fd = os.open(self._temporary, _NEW, 0o600, dir_fd=self._folder)
+            self._lock()
+        except FileExistsError:
+            if not self._open_left():
+                self._temporary = _temporary(self._name, secrets.token_hex(6))
+                self._fd = os.open(self._temporary, _NEW, 0o600, dir_fd=self._folder)
+
+    def _lock(self) -> bool:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError:  # another copy is at it
+            return False
+
+    def _open_left(self) -> bool:
+        """Whether what is there can be used: an own file, which nobody else writes, under this name still."""
+        with contextlib.suppress(OSError):
+            self._fd = os.open(self._temporary, _OLD, dir_fd=self._folder)
+            status = os.fstat(self._fd)
+            own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink == 1
+            if own and self._lock():
+                now = os.stat(self._temporary, dir_fd=self._folder, follow_symlinks=False)
+                if (now.st_dev, now.st_ino) == (status.st_dev, status.st_ino):
+                    return True
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        return False
+
+    def have(self, stop: Event) -> tuple[int, bytes]:
+        """How many bytes are here from before, and their digest; the last chunks may have gaps, and do not
+        count.
+        """
+        size = min(os.fstat(self._fd).st_size, self.entry.size)
+        length = max(0, size // CHUNK - SLOTS) * CHUNK
+        return length, prefix(self._fd, length, stop) if length else bytes(32)
+
+    def begin(self, offset: int) -> None:
+        """Keep so many bytes, and nothing behind them."""
+        os.ftruncate(self._fd, offset)
+
+    def put(self, view: memoryview, offset: int, wanted: bytes) -> None:
+        """Store a chunk, if it is what was sent. From any thread; what goes wrong is in `failed`."""
+        if self.failed is not None:
+            return
+        try:
+            if digest(view) != wanted:
+                self.failed = DAMAGED
+            else:
+                _write(self._fd, view, offset)
+        except OSError as error:
+            self.failed = error.strerror or str(error)
+
+    def finish(self, no_clobber: bool) -> bool:
+        """Give the file its name; False if there is one that shall be left. OSError if it cannot be."""
+        try:
+            os.ftruncate(self._fd, self.entry.size)
+            _dress(self._fd, self.entry)
+            done = _rename(self._folder, self._temporary, self._name, no_clobber)
+        except BaseException:
+            self.drop()
+            raise
+        if self._temporary != self._common:
+            self._clear()
+        self._close()
+        return done
+
+    def _clear(self) -> None:
+        """Remove what another copy of the same file has left, and nobody needs now."""
+        os.close(self._fd)
+        self._fd, self._temporary = -1, self._common
+        if self._open_left():
+            _unlink(self._folder, self._temporary)
+
+    def _is_there(self) -> bool:
+        """Whether another copy has stored the same file meanwhile."""
+        try:
+            status = os.stat(self._name, dir_fd=self._folder, follow_symlinks=False)
+        except OSError:
+            return False
+        return (status.st_size, status.st_mtime_ns) == (self.entry.size, self.entry.mtime)
+
+    def taken(self) -> bool:
+        """Whether something has the file's name already."""
+        return exists(self._folder, self._name)
+
+    def drop(self, keep: bool = False) -> None:
+        """Remove what has come; `keep`: leave it for a later copy, if it is large."""
+        if self._folder < 0:
+            return
+        try:
+            keep = keep and self.failed is None and self.entry.size >= RESUMABLE
+            if not keep or self._temporary != self._common or self._is_there():
+                _unlink(self._folder, self._temporary)
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        for fd in (self._fd, self._folder):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._folder = -1

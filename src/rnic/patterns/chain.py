@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chains, inline data and unsignaled work: what a send queue can save, with its accounting kept right.
+
+    queue = SendQueue(qp)
+    with queue.chain() as chain:                # one doorbell for all of it
+        chain.write(sge, addr, rkey)
+        chain.write_imm(7, addr, rkey)
+    queue.flush()                               # until all has completed
+
+Only every nth request asks for a completion, which stands for all before it, as they complete in order.
+Whoever asks for none fills the send queue: its places are given back when a later completion is polled, and
+without one they never are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from rnic._nic.nic import SGE, SendWR
+from rnic.enums import SendFlags, WROpcode
+from rnic.errors import PostError
+from rnic.patterns.wait import How, Waiter, left
+from rnic.records import Record
+from rnic.times import after
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import rnic
+    from rnic._nic.nic import WC
+
+__all__ = ["Chain", "QueueError", "SendQueue", "SendQueueStatistics"]
+
+_SIGNALED, _INLINE, _FENCE = SendFlags.SIGNALED, SendFlags.INLINE, SendFlags.FENCE
+_CARRIES = frozenset(
+    {WROpcode.SEND, WROpcode.SEND_WITH_IMM, WROpcode.RDMA_WRITE, WROpcode.RDMA_WRITE_WITH_IMM}
+)
+
+
+class QueueError(ConnectionError):
+    """A request failed, and with it the queue pair; `wc` is the completion that tells."""
+
+    def __init__(self, wc: WC) -> None:
+        super().__init__(wc.explain())
+        self.wc = wc
+
+
+class SendQueueStatistics(Record):
+    """What a SendQueue has posted."""
+
+    requests: int
+    """Work requests."""
+    chains: int
+    """Calls of post_send()."""
+    signaled: int
+    """Requests that asked for a completion."""
+    inline: int
+    """Requests whose bytes were copied when they were posted."""
+
+
+class SendQueue:
+    """The places of a send queue, and the tickets of what was posted.
+
+    The queue pair's send_cq has completions of this send queue alone, and the queue pair was not made with
+    sq_sig_all. A ticket is the number of requests posted so far; the ticket of a chain is reached when all of
+    it, and all before, has completed. One thread or task uses it at a time.
+
+    every: of how many requests one asks for a completion; the default is a quarter of the send queue.
+    """
+
+    def __init__(self, qp: rnic.QP, how: How = How.ADAPTIVE, *, every: int | None = None) -> None:
+        if qp.send_cq is None:
+            raise ValueError("the queue pair has no send_cq")
+        if qp.send_cq is qp.recv_cq:
+            raise ValueError("send_cq is also recv_cq: create the queue pair with a send_cq of its own")
+        cap = qp.cap
+        self.qp, self.depth, self.most_inline = qp, cap.max_send_wr, cap.max_inline_data
+        self.every = max(1, self.depth // 4) if every is None else every
+        if not 1 <= self.every <= self.depth:
+            raise ValueError(f"every {every}: of {self.depth} places, give 1 to {self.depth}")
+        self.waiter = Waiter(qp.send_cq, how)
+        self.posted = 0
+        """The ticket of the last request."""
+        self.reached = 0
+        """The ticket up to which all has completed."""
+        self._signaled = 0  # the ticket of the last request that asked for a completion
+        self._chains = self._signals = self._inlined = 0
+
+    @property
+    def room(self) -> int:
+        """Places that are free, as far as completions were polled."""
+        return self.depth - (self.posted - self.reached)
+
+    def statistics(self) -> SendQueueStatistics:
+        """What was posted so far."""
+        return SendQueueStatistics(self.posted, self._chains, self._signals, self._inlined)
+
+    def chain(self, *, signaled: bool = False, timeout: float | None = None) -> Chain:
+        """A block whose requests are posted by one call at its end.
+
+        signaled: the last one asks for a completion, so that wait() can wait for the chain. timeout: seconds
+        that the end of the block waits for places in the send queue.
+        """
+        return Chain(self, signaled, timeout)
+
+    def post(self, wrs: Sequence[SendWR], *, signaled: bool = False, timeout: float | None = None) -> int:
+        """Post requests as one chain; returns the ticket of the last.
+
+        wr_id and the flags SIGNALED and INLINE are set here. Waits for places if there are too few. Raises
+        ValueError for more requests than the send queue has places, TimeoutError, or QueueError, when nothing
+        was posted; PostError, whose index says how many were.
+        """
+        if len(wrs) > self.depth:
+            raise ValueError(f"{len(wrs)} requests in one chain: the send queue has {self.depth} places")
+        if not wrs:
+            return self.posted
+        if self.room < len(wrs):
+            self._make_room(len(wrs), timeout)
+        last = self._signaled
+        for ticket, wr in enumerate(wrs, self.posted + 1):
+            flags = wr.send_flags & _FENCE
+            if ticket - last >= self.every or (signaled and wr is wrs[-1]):
+                flags |= _SIGNALED
+                last = ticket
+            if wr.opcode in _CARRIES and sum(sge.length for sge in wr.sg_list) <= self.most_inline:
+                flags |= _INLINE
+            wr.wr_id, wr.send_flags = ticket, flags
+        try:
+            self.qp.post_send(wrs)
+        except PostError as error:
+            self._note(wrs[: error.index])
+            raise
+        self._note(wrs)
+        return self.posted
+
+    def reclaim(self) -> None:
+        """Take the completions that are there; raises QueueError."""
+        self._take(self.waiter.poll())
+
+    def wait(self, ticket: int, timeout: float | None = None) -> None:
+        """Wait until a ticket is reached.
+
+        Raises ValueError if no later request asks for a completion, so that it would never come;
+        TimeoutError; QueueError.
+        """
+        self._check_comes(ticket)
+        until = after(timeout)
+        while self.reached < ticket:
+            self._take(self.waiter.wait(timeout=left(until)))
+
+    async def wait_async(self, ticket: int) -> None:
+        """The same for a task of asyncio; asyncio.timeout() limits it."""
+        self._check_comes(ticket)
+        while self.reached < ticket:
+            self._take(await self.waiter.wait_async())
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until all that was posted has completed; raises TimeoutError or QueueError."""
+        if self.posted > self._signaled:  # a WRITE of no bytes touches no memory, and needs no key
+            self.post([SendWR(opcode=WROpcode.RDMA_WRITE)], signaled=True, timeout=timeout)
+        self.wait(self.posted, timeout)
+
+    def _check_comes(self, ticket: int) -> None:
+        if ticket > self._signaled and ticket > self.reached:
+            raise ValueError(f"nothing from {ticket} on is signaled: post with signaled=True, or flush()")
+
+    def _note(self, wrs: Sequence[SendWR]) -> None:
+        """They were posted."""
+        self._chains += 1
+        for wr in wrs:
+            self.posted += 1
+            self._inlined += bool(wr.send_flags & _INLINE)
+            if wr.send_flags & _SIGNALED:
+                self._signaled = self.posted
+                self._signals += 1
+
+    def _make_room(self, places: int, timeout: float | None) -> None:
+        self.reclaim()
+        until = after(timeout)
+        unsignaled = self.posted - self._signaled
+        if places > self.depth - unsignaled:  # which would never be given back
+            self.flush(timeout)
+        while self.room < places:
+            self.wait(self.posted + places - self.depth, left(until))
+
+    def _take(self, found: list[WC]) -> None:
+        for wc in found:
+            if not wc.ok:
+                raise QueueError(wc)
+            self.reached = wc.wr_id
+
+
+class Chain:
+    """The requests of a `with queue.chain()` block. If the block raises, nothing is posted."""
+
+    def __init__(self, queue: SendQueue, signaled: bool, timeout: float | None) -> None:
+        self._queue, self._signaled, self._timeout = queue, signaled, timeout
+        self._wrs: list[SendWR] = []
+        self.ticket = 0
+        """For SendQueue.wait(), after the block."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.ticket = self._queue.post(self._wrs, signaled=self._signaled, timeout=self._timeout)
+
+    def send(self, *sges: SGE) -> None:
+        """A SEND, to the peer's next receive."""
+        self._wrs.append(SendWR(opcode=WROpcode.SEND, sg_list=sges))
+
+    def write(self, sge: SGE, addr: int, rkey: int) -> None:
+        """A WRITE of one SGE to the peer's memory."""
+        self._wrs.append(SendWR(opcode=WROpcode.RDMA_WRITE, sg_list=(sge,), remote_addr=addr, rkey=rkey))
+
+    def write_imm(self, imm_data: int, addr: int = 0, rkey: int = 0, sge: SGE | None = None) -> None:
+        """A WRITE with immediate data, which takes a receive; without an SGE it writes nothing."""
+        wr = SendWR(opcode=WROpcode.RDMA_WRITE_WITH_IMM, imm_data=imm_data, remote_addr=addr, rkey=rkey)
+        if sge is not None:
+            wr.sg_list = (sge,)
+        self._wrs.append(wr)
+
+    def read(self, sge: SGE, addr: int, rkey: int) -> None:
+        """A READ of the peer's memory into one SGE."""
+        self._wrs.append(SendWR(opcode=WROpcode.RDMA_READ, sg_list=(sge,), remote_addr=addr, rkey=rkey))
+
+    def fetch_add(self, sge: SGE, n: int, addr: int, rkey: int) -> None:
+        """Add to 8 bytes of the peer's memory; the SGE of 8 bytes gets their old value."""
+        opcode = WROpcode.ATOMIC_FETCH_AND_ADD
+        self._wrs.append(SendWR(opcode=opcode, sg_list=(sge,), remote_addr=addr, rkey=rkey, compare_add=n))
+
+    def compare_swap(self, sge: SGE, compare: int, swap: int, addr: int, rkey: int) -> None:
+        """Replace 8 bytes that equal `compare`; the SGE of 8 bytes gets their old value."""
+        self._wrs.append(
+            SendWR(
+                opcode=WROpcode.ATOMIC_CMP_AND_SWP,
+                sg_list=(sge,),
+                remote_addr=addr,
+                rkey=rkey,
+                compare_add=compare,
+                swap=swap,
+            )
+        )

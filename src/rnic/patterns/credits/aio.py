@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A channel of tasks of asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Self
+
+from rnic.patterns.chain import QueueError
+from rnic.patterns.credits.ends import PARTING, Ends
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from types import TracebackType
+
+    from rnic.endpoint.buffers import AnyBuffer
+
+__all__ = ["AsyncChannel"]
+
+
+class AsyncChannel(Ends):
+    """As Channel, for asyncio: tasks of one loop may send and receive at the same time.
+
+    From its first call on a task of its own answers the peer, until close() or abort(). Messages go in the
+    order of the calls; asyncio.timeout() limits a call.
+    """
+
+    _pump: asyncio.Task[None] | None = None
+
+    async def send(self, message: AnyBuffer) -> None:
+        """Send a message; returns when all of it was posted, and the buffer may be changed.
+
+        Waits while the peer has no receive for it. After a cancellation the buffer is free, and the peer
+        gets the whole message or nothing of it. Raises rnic.MessageTooLongError for one that the peer does
+        not take.
+        """
+        self._begin()
+        flow = self._flow
+        handle = flow.queue(message)
+        try:
+            await self._go()
+            await self._until(lambda: flow.is_sent(handle))
+        except BaseException:
+            flow.take_back(handle)
+            raise
+
+    async def recv(self) -> bytes:
+        """Wait for the next message; EOFError when the peer has closed its end."""
+        self._begin()
+        flow = self._flow
+        flow.wanted += 1
+        try:
+            while (message := flow.take()) is None:
+                await self._go()  # receives that were kept back
+                await self._change()
+        finally:
+            flow.wanted -= 1
+        return message
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """Messages, until the peer closes its end."""
+        while True:
+            try:
+                message = await self.recv()
+            except EOFError:
+                return
+            yield message
+
+    async def close(self, timeout: float | None = 5.0) -> None:
+        """Say that no message follows, and wait until the peer says so, too; messages that come are dropped.
+
+        Then all has arrived. Raises TimeoutError if the peer did not close its end in time, or what has
+        ended the channel. In any case the queue pair is then in ERR, and the channel's memory is given
+        back.
+        """
+        if self._closed:
+            return
+        self._begin()
+        flow, known = self._flow, self._flow.error
+        try:
+            flow.drop()
+            flow.end()
+            if known is None:
+                async with asyncio.timeout(timeout):
+                    await self._go()
+                    await self._until(lambda: flow.finished)
+                await self._last()
+        except TimeoutError:
+            raise TimeoutError("close: the peer did not close its end in time") from None
+        finally:
+            await self._stop()
+
+    async def abort(self, text: str = "the program ended the channel") -> None:
+        """End the channel at once, and tell the peer why, at most 248 bytes; messages may be lost."""
+        if self._closed:
+            return
+        self._begin()
+        self._abort(text)
+        try:
+            await self._part()
+        finally:
+            await self._stop()
+
+    # ------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._check_open()
+        if self._pump is None:
+            self._posting = asyncio.Lock()
+            self._news: list[asyncio.Future[None]] = []
+            self._pump = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        """Takes what comes, and posts what may go, until the channel is over."""
+        try:
+            while self._flow.error is None:
+                await self._go()
+                self._arrived(await self._receipts.wait_async())
+                self._wake()
+        except Exception as error:
+            self._fail(error)
+            await self._part()
+        finally:
+            self._wake()
+
+    def _wake(self) -> None:
+        for one in self._news:
+            if not one.done():
+                one.set_result(None)
+        self._news.clear()
+
+    async def _change(self) -> None:
+        """Until something has come."""
+        news = asyncio.get_running_loop().create_future()
+        self._news.append(news)
+        await news
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        while not is_so():
+            if self._flow.error is not None:
+                raise self._flow.error
+            await self._change()
+
+    async def _go(self) -> None:
+        """Post all that may go now."""
+        async with self._posting:
+            posted = False
+            try:
+                while True:
+                    while ticket := self._blocking:
+                        await self._sends.wait_async(ticket)
+                    if not self._post_next():
+                        break
+                    posted = True
+            except QueueError as error:
+                self._fail(error)
+                raise
+            finally:
+                if posted:
+                    self._wake()
+
+    async def _part(self) -> None:
+        """Send the ABORT, if there may be one."""
+        try:
+            async with asyncio.timeout(PARTING), self._posting:
+                if not self._blocking and self._post_next():
+                    await self._sends.wait_async(self._sends.posted)
+        except (ConnectionError, OSError, TimeoutError):
+            pass  # the peer learns of the end without a reason
+
+    async def _last(self) -> None:
+        """Until the peer has what was sent last; it may have gone by now, as it has all."""
+        with suppress(QueueError, TimeoutError):
+            async with asyncio.timeout(PARTING), self._posting:
+                await self._sends.wait_async(self._sends.posted)
+
+    async def _stop(self) -> None:
+        pump, self._pump = self._pump, None
+        assert pump is not None
+        pump.cancel()
+        try:
+            await asyncio.wait([pump])
+        finally:
+            self._wake()
+            self._release()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: object, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await self.close()
+        else:
+            await self.abort(f"the program failed with {kind.__name__}")

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two numbers that only grow, one of each end, each of which the other end sees; and the sleep until one
+grows.
+
+Each end has a *board* of 64 bytes, which the other may use; its words are unsigned, of 8 bytes,
+little-endian:
+
+    at  0  SEEN    the peer's number, which the peer WRITEs here
+    at  8  WANTED  0, or one more than the value at which the peer went to sleep, which the peer WRITEs here
+    at 16  OWN     this end's number, which the peer may READ
+    at 24  COPY    where this end READs the peer's OWN
+    at 32  ASKED   what this end WRITEs to the peer's WANTED
+
+No wake-up is lost. Whoever publishes stores OWN and WRITEs it to the peer's SEEN, and then looks at WANTED.
+Whoever will sleep WRITEs the peer's WANTED, and then READs the peer's OWN, which the peer's device carries
+out in this order. So either the one sees that the other sleeps, and rings; or the other sees the new number,
+and does not sleep.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from rnic.patterns.ports import Look, Piece, Read, Ring, Sleep, Steps, Write
+from rnic.patterns.wait import left
+
+if TYPE_CHECKING:
+    from rnic._nic.nic import MR
+    from rnic.endpoint import Region
+    from rnic.patterns.ports import Window
+
+__all__ = ["BOARD", "Cursor", "LiarError"]
+
+BOARD = 64  # bytes
+SEEN, WANTED, OWN, COPY, ASKED = range(0, 40, 8)
+_WORD = struct.Struct("<Q")
+_SPINS = 200
+
+
+class LiarError(ConnectionError):
+    """The peer has written what cannot be: a number that went back, or a length beyond its bounds."""
+
+
+class Cursor:
+    """This end of the two numbers, on its board: the first bytes of `mr`, as the peer's are of `remote`."""
+
+    def __init__(self, mr: MR, remote: Window | Region) -> None:
+        if remote.length < BOARD:
+            raise LiarError(f"the peer's memory has {remote.length} bytes, and its board needs {BOARD}")
+        self._mr, self._remote = mr, remote
+        self.own = 0
+        """What this end has published."""
+        self.seen = 0
+        """The peer's number, as look() saw it last."""
+        self.rung = self.slept = 0
+
+    def look(self, most: int) -> int:
+        """The peer's number now; LiarError if it has gone back, or beyond `most`."""
+        found: int = _WORD.unpack_from(self._mr.buf, SEEN)[0]
+        if not self.seen <= found <= most:
+            raise LiarError(f"the peer's number went from {self.seen} to {found}, and {most} is the most")
+        self.seen = found
+        return found
+
+    def publish(self, number: int, pieces: list[Piece]) -> Steps[None]:
+        """Write these pieces, and then this end's new number."""
+        self.own = number
+        _WORD.pack_into(self._mr.buf, OWN, number)
+        pieces.append(Piece(OWN, 8, SEEN))
+        yield Write(self._mr, self._remote, pieces)
+        (wanted,) = _WORD.unpack_from(self._mr.buf, WANTED)
+        if wanted and number >= wanted:
+            _WORD.pack_into(self._mr.buf, WANTED, 0)
+            self.rung += 1
+            yield Ring()
+
+    def beyond(self, value: int, most: int, until: float | None, what: str) -> Steps[None]:
+        """Wait until the peer's number is more than `value`; TimeoutError."""
+        for _ in range(_SPINS):
+            if self.look(most) > value:
+                return
+        try:
+            yield from self._sleep(value, most, until)
+        except TimeoutError:
+            raise TimeoutError(f"{what}: the peer did nothing in time") from None
+
+    def _sleep(self, value: int, most: int, until: float | None) -> Steps[None]:
+        while self.look(most) <= value:
+            yield Look()
+            if left(until) == 0:
+                raise TimeoutError
+            if not (yield from self._announce(value, most, until)):
+                continue  # it is on its way
+            if self.look(most) <= value:
+                self.slept += 1
+                yield Sleep(until)
+
+    def _announce(self, value: int, most: int, until: float | None) -> Steps[bool]:
+        """Say that this end will sleep at `value`; whether it may."""
+        _WORD.pack_into(self._mr.buf, ASKED, value + 1)
+        yield Write(self._mr, self._remote, [Piece(ASKED, 8, WANTED)])
+        yield Read(self._mr, self._remote, Piece(COPY, 8, OWN), until)
+        (theirs,) = _WORD.unpack_from(self._mr.buf, COPY)
+        if theirs > most:
+            raise LiarError(f"the peer's number is {theirs}, and {most} is the most")
+        return bool(theirs <= value)

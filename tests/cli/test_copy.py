@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`rnic cp` and `rnic serve` as a user calls them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cli.commands import Command, Start
+from rnic.cli.copy import Place, place
+from waiting import until
+
+HOST = "127.0.0.1"
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Path:
+    folder = tmp_path / "served"
+    folder.mkdir()
+    return folder
+
+
+def serve(rnic: Start, folder: Path, *options: str) -> tuple[Command, int]:
+    server = rnic("serve", folder, "--host", HOST, "--port", "0", *options)
+    return server, server.listening()
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("host:path", Place("host", "path")),
+        ("host:", Place("host", "")),
+        ("[fe80::1%lo]:a:b", Place("fe80::1%lo", "a:b")),
+        ("./a:b", Place(None, "./a:b")),
+        ("/a:b", Place(None, "/a:b")),
+        ("plain", Place(None, "plain")),
+        (":x", Place(None, ":x")),
+    ],
+)
+def test_places(text: str, wanted: Place) -> None:
+    assert place(text) == wanted
+
+
+def test_copy_there_and_back(rnic: Start, served: Path, tmp_path: Path) -> None:
+    path = tmp_path / "[red]file"
+    path.write_bytes(os.urandom(300_000))
+    server, port = serve(rnic, served, "-v")
+    assert server.client == ["client:", "rnic", "cp", "-p", str(port), "FILE", f"{HOST}:"]
+    result = rnic("cp", "-v", "-p", port, path, f"{HOST}:").wait()
+    assert (result.status, result.out, result.err) == (0, "'[red]file'\n", "")
+    result = rnic("cp", "--json", "-p", port, f"{HOST}:[red]file", tmp_path / "back").wait()
+    found = json.loads(result.out)
+    assert found.pop("seconds") > 0
+    assert found == {"files": 1, "bytes": 300_000, "skipped": 0, "failed": [], "dry_run": False}
+    assert (tmp_path / "back").read_bytes() == path.read_bytes() == (served / "[red]file").read_bytes()
+    server.process.send_signal(signal.SIGTERM)
+    ended = server.wait()
+    assert ended.status in (143, -signal.SIGTERM)
+    assert ended.out == f"{HOST}: 1 files, 300000 bytes from it\n{HOST}: 1 files, 300000 bytes to it\n"
+
+
+def test_what_fails_is_said_on_stderr_with_exit_code_1(rnic: Start, served: Path, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    _, port = serve(rnic, served)
+    result = rnic("cp", "-p", port, tmp_path / "folder", tmp_path / "no", f"{HOST}:").wait()
+    assert result.status == 1
+    assert sorted(result.err.splitlines()) == [
+        f"rnic cp: -r not specified; omitting directory '{tmp_path}/folder'",
+        f"rnic cp: cannot stat '{tmp_path}/no': No such file or directory",
+    ]
+    result = rnic("cp", "-p", port, f"{HOST}:no", tmp_path).wait()
+    assert (result.status, result.err) == (1, "rnic cp: cannot stat 'no': No such file or directory\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["a", "b"], ["x:a", "y:b"], ["a", "x:b", "y:"], ["x:a", "y:b", "c"], ["-v", "--json", "a", "x:"]],
+)
+def test_wrong_command_lines(rnic: Start, words: list[str]) -> None:
+    assert rnic("cp", *words).wait().status == 2
+
+
+def test_no_server(rnic: Start, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    result = rnic("cp", "-p", "7", tmp_path / "file", f"{HOST}:").wait()
+    assert result.status == 1
+    assert result.err.startswith("rnic: ")
+
+
+def test_the_secret_of_a_file(rnic: Start, served: Path, tmp_path: Path) -> None:
+    for name, text in (("right", "abc\n"), ("wrong", "abd\n"), ("empty", "\n")):
+        (tmp_path / name).write_text(text)
+    _, port = serve(rnic, served, "--secret-file", str(tmp_path / "right"))
+    copy = ("cp", "-p", port, tmp_path / "right", f"{HOST}:", "--secret-file")
+    assert rnic(*copy, tmp_path / "wrong").wait().err == "rnic: the secret is wrong\n"
+    assert rnic(*copy, tmp_path / "empty").wait().status == 2
+    assert rnic(*copy, tmp_path / "right").wait().status == 0
+
+
+def test_a_bar_on_a_terminal(rnic: Start, served: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(1 << 20))
+    _, port = serve(rnic, served)
+    copy = rnic("cp", "-p", port, tmp_path / "file", f"{HOST}:", terminal=True)
+    copy.shows(r"1 files|1.0/1.0 MiB")
+    assert copy.wait().status == 0
+
+
+@pytest.mark.parametrize(
+    ("who", "number"),
+    [
+        ("client", signal.SIGKILL),
+        ("server", signal.SIGKILL),
+        ("client", signal.SIGINT),
+        ("server", signal.SIGINT),
+    ],
+)
+def test_no_partial_file_has_its_name_when_an_end_dies(
+    rnic: Start, served: Path, tmp_path: Path, who: str, number: int
+) -> None:
+    size = 64 << 20
+    with (tmp_path / "big").open("wb") as file:
+        for _ in range(size >> 20):
+            file.write(b"x" * (1 << 20))
+    server, port = serve(rnic, served)
+    client = rnic("cp", "-p", port, tmp_path / "big", f"{HOST}:")
+    until(lambda: any(served.iterdir()), "the copy has begun")
+    (client if who == "client" else server).process.send_signal(number)
+    ended = client.wait()
+    status = ended.status
+    names = [path.name for path in served.iterdir()]
+    if status == 0:  # it was faster than the signal
+        assert names == ["big"]
+    else:
+        assert all(name.endswith(".rnic-part") for name in names)
+        if (who, number) == ("server", signal.SIGINT):
+            assert ended.err == "rnic: the peer aborted the connection: the server was ended\n"
+    if who == "server":
+        server.wait()
+        _, port = serve(rnic, served)
+    again = rnic("cp", "-p", port, tmp_path / "big", f"{HOST}:").wait()
+    assert (again.status, again.err) == (0, "")
+    assert subprocess.run(["cmp", tmp_path / "big", served / "big"], check=False).returncode == 0
+    until(
+        lambda: [path.name for path in served.iterdir()] == ["big"], "the server knows of the first one's end"
+    )

@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files arrive as they are, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from hashlib import blake2b
+from pathlib import Path
+
+import pytest
+
+from files.ends import ALL, Place, content, run
+from rnic.files import CopyError, Options, Rights, reading
+from rnic.files.options import CHUNK
+from rnic.files.records import INLINE
+from rnic.files.writing import Partial
+from rnic.records import replace
+
+SIZES = [0, 1, INLINE, INLINE + 1, CHUNK, 3 * CHUNK + 17]
+
+
+def fill(root: Path) -> None:
+    source = random.Random(1)
+    for number, size in enumerate(SIZES):
+        path = root / f"d{number % 2}" / "deep" / f"file {number}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(source.randbytes(size))
+        path.chmod(0o640 + number)
+        os.utime(path, ns=(1, 10**18 + number))
+    (root / "empty").mkdir(mode=0o711)
+    (root / "empty").chmod(0o711)
+    os.utime(root / "empty", ns=(1, 10**18))
+    (root / os.fsdecode(b"\xff\xfe")).write_bytes(b"a name that is no UTF-8")
+
+
+def same(one: Path, other: Path) -> None:
+    assert content(one) == content(other)
+    for path in one.rglob("*"):
+        a, b = path.stat(), (other / path.relative_to(one)).stat()
+        assert (a.st_mode, a.st_mtime_ns) == (b.st_mode, b.st_mtime_ns), path
+
+
+@pytest.mark.own_way
+@pytest.mark.parametrize(
+    "way",
+    [
+        {"RNIC_LOCAL": "off"},
+        {"RNIC_LOCAL": "off", "RNIC_FAULT": "loss=0.02,seed=7"},
+        {"RNIC_LOCAL": "on"},
+        {"RNIC_TRANSPORT": "iwarp"},
+    ],
+    ids=["packets", "loss", "local", "iwarp"],
+)
+def test_there_and_back(place: Place, monkeypatch: pytest.MonkeyPatch, way: dict[str, str]) -> None:
+    for name, value in way.items():
+        monkeypatch.setenv(name, value)
+    fill(place.own / "tree")
+    total = sum(SIZES) + 23
+
+    async def main() -> None:
+        async with place.server():
+            report = await place.put("tree")
+            assert (report.files, report.bytes, report.failures) == (len(SIZES) + 1, total, [])
+            report = await place.get("tree", to="back")
+            assert (report.files, report.bytes, report.failures) == (len(SIZES) + 1, total, [])
+            await place.put("tree", to="other")
+            await place.put("tree/.", to="third")
+            await place.get("", to="all")
+            await place.get("tree/.", to="fourth")
+
+    run(main())
+    for one in ("served/tree", "own/back", "served/other", "served/third", "own/fourth", "own/all/tree"):
+        same(place.own / "tree", place.own.parent / one)
+
+
+def test_many_small_files_take_few_messages(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(1000):
+        (place.own / f"{number}").write_bytes(b"%d" % number)
+    messages = 0
+    batch = reading.pack
+
+    def pack(*args: object) -> object:
+        nonlocal messages
+        for one in batch(*args):  # type: ignore[arg-type]
+            messages += 1
+            yield one
+
+    monkeypatch.setattr(reading, "pack", pack)
+
+    async def main() -> None:
+        async with place.server():
+            report = await place.put(".")
+            assert report.files == 1000
+
+    run(main())
+    assert content(place.served) == content(place.own)
+    assert messages < 10
+
+
+def test_a_file_is_replaced_and_no_clobber_leaves_it(place: Place) -> None:
+    for name, size in (("small", 10), ("large", 200_000)):
+        (place.own / name).write_bytes(bytes(size))
+        (place.served / name).write_bytes(b"old")
+
+    async def main() -> None:
+        async with place.server():
+            report = await place.put("small", "large", options=replace(ALL, no_clobber=True))
+            assert (report.files, report.skips, report.failures) == (0, 2, [])
+            assert (place.served / "large").read_bytes() == b"old"
+            report = await place.put("small", "large")
+            assert (report.files, report.skips) == (2, 0)
+            report = await place.get("small", "large", options=Options(no_clobber=True))
+            assert (report.files, report.skips) == (0, 2)
+
+    run(main())
+    assert content(place.served) == content(place.own)
+
+
+def test_a_dry_run_changes_nothing(place: Place) -> None:
+    fill(place.own / "tree")
+    (place.served / "tree").mkdir()
+    (place.served / "tree/empty").write_text("in the way")
+
+    async def main() -> None:
+        async with place.server():
+            report = await place.put("tree", options=replace(ALL, dry_run=True))
+            assert (report.files, report.bytes) == (len(SIZES) + 1, sum(SIZES) + 23)
+
+    run(main())
+    assert list(content(place.served)) == ["tree", "tree/empty"]
+
+
+def test_holes_stay_holes(place: Place) -> None:
+    path = place.own / "sparse"
+    with path.open("wb") as file:
+        file.seek(5 * CHUNK)
+        file.write(b"x" * 5000)
+        file.truncate(12 * CHUNK)
+
+    async def main() -> None:
+        async with place.server():
+            await place.put("sparse")
+
+    run(main())
+    there = (place.served / "sparse").stat()
+    assert content(place.served) == content(place.own)
+    if path.stat().st_blocks * 512 < CHUNK:  # the file system has holes
+        assert there.st_blocks * 512 < 2 * CHUNK
+
+
+# ---------------------------------------------------------------- what fails
+
+
+def test_what_cannot_be_copied_is_told_and_the_rest_arrives(place: Place) -> None:
+    (place.own / "file").write_text("x")
+    (place.own / "link").symlink_to("file")
+    os.mkfifo(place.own / "fifo")
+    (place.own / "folder").mkdir()
+    (place.served / "file").mkdir()
+
+    async def main() -> None:
+        async with place.server():
+            report = await place.put(".")
+            assert sorted(path.rpartition("/")[2] for path, _ in report.failures) == ["fifo", "file", "link"]
+            assert report.files == 0
+            report = await place.put("folder", "nothing", options=Options())
+            assert [text.partition(" ")[0] for _, text in report.failures] == ["cannot", "-r"]
+            report = await place.get("folder", "nothing", options=Options())
+            assert [text.partition("'")[0] for _, text in report.failures] == [
+                "-r not specified; omitting directory ",
+                "cannot stat ",
+            ]
+
+    run(main())
+    assert set(content(place.served)) == {"folder", "file"}
+
+
+def test_targets_as_with_cp(place: Place) -> None:
+    (place.own / "a").write_text("a")
+    (place.own / "b").write_text("b")
+
+    async def main() -> None:
+        async with place.server():
+            await place.put("a", to="c")
+            for to in ("c", "d", "c/"):
+                with pytest.raises(CopyError, match="not a directory"):
+                    await place.put("a", *(["b"] if to != "c/" else []), to=to)
+            report = await place.put("a", to="no/where")
+            assert "No such file" in report.failures[0][1]
+            with pytest.raises(CopyError, match="not a directory"):
+                await place.get("c", "c", to="a")
+
+    run(main())
+    assert content(place.served) == {"c": b"a"}
+
+
+@pytest.mark.parametrize("path", ["../own/a", "..", "x/../../own/a"])
+def test_no_path_leads_out(place: Place, path: str) -> None:
+    (place.own / "a").write_text("a")
+
+    async def main() -> None:
+        async with place.server():
+            with pytest.raises(CopyError, match="leads out"):
+                await place.get(path)
+            with pytest.raises(CopyError, match="leads out"):
+                await place.put("a", to=path)
+
+    run(main())
+
+
+def test_no_link_leads_out(place: Place) -> None:
+    (place.own / "a").write_text("a")
+    (place.served / "out").symlink_to(place.own)
+
+    async def main() -> None:
+        async with place.server():
+            report = await place.get("out/a", to="b")
+            assert "a symbolic link" in report.failures[0][1]
+            report = await place.put("a", to="out/c")
+            assert "a symbolic link" in report.failures[0][1] or "levels of symbolic" in report.failures[0][1]
+
+    run(main())
+    assert content(place.own) == {"a": b"a"}
+
+
+def test_read_only_and_write_only(place: Place) -> None:
+    (place.own / "a").write_text("a")
+    (place.served / "b").write_text("b")
+
+    async def main() -> None:
+        async with place.server(Rights(write=False)):
+            with pytest.raises(CopyError, match="nothing may be copied to"):
+                await place.put("a")
+            await place.get("b")
+        async with place.server(Rights(read=False)):
+            with pytest.raises(CopyError, match="nothing may be copied from"):
+                await place.get("b")
+            await place.put("a")
+
+    run(main())
+    assert content(place.served) == content(place.own)
+
+
+def test_the_secret(place: Place) -> None:
+    (place.own / "a").write_text("a")
+
+    async def main() -> None:
+        async with place.server(secret=b"right"):
+            with pytest.raises(CopyError, match="the secret is wrong"):
+                await place.put("a", secret=b"wrong")
+            with pytest.raises(CopyError, match="asks for a secret"):
+                await place.put("a")
+            assert not content(place.served)
+            await place.put("a", secret=b"right")
+        async with place.server():
+            with pytest.raises(CopyError, match="has no secret"):
+                await place.put("a", secret=b"right")
+
+    run(main())
+    assert content(place.served) == content(place.own)
+
+
+# ---------------------------------------------------------------- files that change, copies that break off
+
+
+@pytest.mark.parametrize("size", [100, 3 * CHUNK])
+@pytest.mark.parametrize("how", ["grows", "shrinks", "is written to"])
+def test_a_file_that_changes_meanwhile_is_not_copied(
+    place: Place, monkeypatch: pytest.MonkeyPatch, size: int, how: str
+) -> None:
+    path = place.own / "file"
+    path.write_bytes(bytes(size))
+    os.utime(path, ns=(1, 1))
+    times = iter(range(2, 1000))
+
+    def change() -> None:
+        now = next(times)
+        if how == "grows":
+            with path.open("ab") as file:
+                file.write(b"x")
+        elif how == "shrinks":
+            os.truncate(path, max(0, path.stat().st_size - 10))
+        os.utime(path, ns=(now, now))
+
+    whole_read, whole_pread = reading.read_chunk, os.pread
+
+    def read_chunk(fd: int, view: memoryview, offset: int) -> bytes | None:
+        change()
+        return whole_read(fd, view, offset)
+
+    def pread(fd: int, length: int, offset: int) -> bytes:
+        data = whole_pread(fd, length, offset)
+        change()
+        return data
+
+    monkeypatch.setattr(reading, "read_chunk", read_chunk)
+    monkeypatch.setattr(os, "pread", pread)
+
+    async def main() -> None:
+        async with place.server():
+            report = await place.put("file")
+            assert [text.partition(": ")[2] for _, text in report.failures] == [reading.CHANGED]
+
+    run(main())
+    assert not content(place.served)
+
+
+def test_an_interrupted_copy_goes_on(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 24 * CHUNK
+    data = random.Random(2).randbytes(size)
+    (place.own / "big").write_bytes(data)
+    begins: list[int] = []
+    whole_read, whole_begin = reading.read_chunk, Partial.begin
+
+    def begin(partial: Partial, offset: int) -> None:
+        begins.append(offset)
+        whole_begin(partial, offset)
+
+    monkeypatch.setattr(Partial, "begin", begin)
+
+    async def main() -> None:
+        async with place.server():
+            loop, task = asyncio.get_running_loop(), asyncio.create_task(place.put("big"))
+
+            def read_chunk(fd: int, view: memoryview, offset: int) -> bytes | None:
+                if offset == 20 * CHUNK:
+                    loop.call_soon_threadsafe(task.cancel)
+                return whole_read(fd, view, offset)
+
+            monkeypatch.setattr(reading, "read_chunk", read_chunk)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        (left,) = content(place.served)
+        assert left == _partial_name(place)
+        async with place.server():
+            report = await place.put("big")
+            assert (report.files, report.failures) == (1, [])
+
+    run(main())
+    assert content(place.served) == {"big": data}
+    assert begins[0] == 0
+    assert begins[1] > 0
+
+
+def test_what_is_left_of_another_content_is_not_used(place: Place) -> None:
+    size = 20 * CHUNK
+    data = random.Random(3).randbytes(size)
+    (place.own / "big").write_bytes(data)
+
+    async def main() -> None:
+        async with place.server():
+            await place.put("big")
+            name = _partial_name(place)
+            (place.served / "big").rename(place.served / name)
+            with (place.served / name).open("r+b") as file:
+                file.seek(CHUNK)
+                file.write(b"other")
+            report = await place.put("big")
+            assert report.failures == []
+
+    run(main())
+    assert content(place.served) == {"big": data}
+
+
+def _partial_name(place: Place) -> str:
+    status = (place.own / "big").stat()
+    same_file = b"%d %d big" % (status.st_size, status.st_mtime_ns)
+    return f".big.{blake2b(same_file, digest_size=6).hexdigest()}.rnic-part"

@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Channels on queue pairs: messages come whole and in order, by threads and by tasks; who lies is told."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from random import Random
+from typing import Any, cast
+
+import pytest
+
+import rnic
+from forked import FORKS
+from patterns.ends import WAIT, queue_pair, queue_pairs
+from rnic.patterns.chain import QueueError
+from rnic.patterns.credits import AsyncChannel, Channel
+from rnic.patterns.credits.flow import HEADER, Kind
+from rnic.patterns.cursor import LiarError
+from rnic.patterns.wait import How
+from rnic.testing import complete, connect_through, prepare
+from waiting import until
+
+SIZES = [0, 1, 55, 56, 57, 248, 4087, 4088, 4089, 100_000]
+
+
+@contextmanager
+def channels(**options: Any) -> Iterator[tuple[Channel, Channel]]:
+    with queue_pairs() as (a, b), ExitStack() as stack:
+        pair = Channel(a, **options), Channel(b, receives=3, size=64)
+        for channel in pair:
+            stack.callback(channel.abort)  # which does nothing after close()
+        yield pair
+
+
+def echo(channel: Channel) -> None:
+    for message in channel:
+        channel.send(message, WAIT)
+    channel.close(WAIT)
+
+
+@contextmanager
+def beside(work: Callable[[], object]) -> Iterator[None]:
+    """It runs in a thread meanwhile, and has to end well."""
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(work)
+        yield
+        future.result(WAIT)
+
+
+@pytest.mark.parametrize("how", How, ids=lambda how: how.name)
+def test_messages_of_every_length_come_back(how: How) -> None:
+    with channels(how=how) as (a, b), beside(lambda: echo(b)):
+        for size in SIZES:
+            message = Random(size).randbytes(size)
+            a.send(message, WAIT)
+            assert a.recv(WAIT) == message
+        a.close(WAIT)
+
+
+def speak(channel: Channel) -> None:
+    for number in range(500):
+        channel.send(b"%d" % number, WAIT)
+
+
+def test_many_small_ones_come_in_order() -> None:
+    with channels() as (a, b), beside(lambda: speak(a)):
+        assert [int(b.recv(WAIT)) for _ in range(500)] == list(range(500))
+        assert b.statistics().arrived == 501  # with the HELLO, and no message was sent twice
+
+
+def test_both_directions_at_once_do_not_stall_each_other() -> None:
+    """Both programs send all before they receive."""
+    messages = [bytes([n]) * n for n in range(200)]
+
+    def talk(channel: Channel) -> list[bytes]:
+        for message in messages:
+            channel.send(message, WAIT)
+        return [channel.recv(WAIT) for _ in messages]
+
+    with channels() as (a, b), ThreadPoolExecutor(2) as pool:
+        assert [list(got) for got in pool.map(talk, (a, b))] == [messages, messages]
+
+
+def test_loss_changes_nothing() -> None:
+    with channels() as (a, b), beside(lambda: echo(b)):
+        contexts = [cast(rnic.Context, channel._qp.context) for channel in (a, b)]
+        for ctx in contexts:
+            ctx.set_faults(rnic.Faults(seed=3, loss=0.05))
+        message = Random(1).randbytes(20_000)
+        a.send(message, WAIT)
+        assert a.recv(WAIT) == message
+        assert sum(ctx.counters()["fault_lost"] for ctx in contexts) > 0
+        a.close(WAIT)
+
+
+def test_a_channel_is_made_from_init_on() -> None:
+    with ExitStack() as stack:
+        a, b = queue_pair(stack), queue_pair(stack)
+        with pytest.raises(ValueError, match="RESET: move it to INIT"):
+            Channel(a)
+        at_a, at_b = prepare(a), prepare(b)
+        left, right = Channel(a), Channel(b)
+        complete(a, at_a, at_b)
+        complete(b, at_b, at_a)
+        with beside(lambda: echo(right)):
+            left.send(b"hello", WAIT)
+            assert left.recv(WAIT) == b"hello"
+            left.close(WAIT)
+
+
+def test_over_iwarp_which_has_no_rnr() -> None:
+    with queue_pairs("iwarp_lo") as (a, b):
+        left, right = Channel(a), Channel(b, receives=3, size=64)
+        with beside(lambda: echo(right)):
+            for size in SIZES:
+                left.send(bytes(size), WAIT)
+                assert left.recv(WAIT) == bytes(size)
+            left.close(WAIT)
+
+
+def test_timeouts_leave_the_channel_usable() -> None:
+    with channels() as (a, b):
+        with pytest.raises(TimeoutError, match="recv: no message"):
+            a.recv(0)
+        with pytest.raises(TimeoutError, match="send: the peer"):
+            a.send(b"x" * 1000, 0)  # its HELLO has not come
+        with beside(lambda: echo(b)):
+            a.send(b"y" * 1000, WAIT)
+            assert a.recv(WAIT) == b"y" * 1000
+            a.close(WAIT)
+
+
+def say(channel: Channel, message: bytes) -> None:
+    channel.send(message, WAIT)
+    channel.close(WAIT)
+
+
+def test_the_end_comes_behind_the_messages_and_close_waits_for_it() -> None:
+    with channels() as (a, b):
+        with beside(lambda: say(b, b"last")):
+            assert list(a) == [b"last"]
+            a.close(WAIT)
+        with pytest.raises(ValueError, match="closed"):
+            a.send(b"")
+
+
+def test_close_does_not_wait_longer_than_it_says() -> None:
+    with channels() as (a, _):
+        with pytest.raises(TimeoutError, match="did not close its end"):
+            a.close(0)
+        with pytest.raises(ValueError, match="closed"):
+            a.recv()
+
+
+def test_abort_tells_the_peer_why() -> None:
+    with channels() as (a, b):
+        with beside(lambda: b.recv(WAIT)):
+            a.send(b"hello", WAIT)
+        a.abort("enough")
+        with pytest.raises(rnic.AbortedError, match="enough"):
+            b.recv(WAIT)
+        with pytest.raises(rnic.AbortedError):
+            b.send(b"x", WAIT)
+
+
+def test_a_failed_queue_pair_is_told_by_its_completion() -> None:
+    with channels() as (_, b):
+        b._qp.modify(rnic.QPAttr(qp_state=rnic.QPState.ERR))
+        with pytest.raises(QueueError):
+            b.recv(WAIT)
+
+
+def _echo_until_killed(sock: socket.socket) -> None:
+    with ExitStack() as stack:
+        qp = queue_pair(stack)
+        connect_through(qp, sock)
+        echo(Channel(qp))
+
+
+def test_a_peer_that_dies_is_told_by_the_queue_pair() -> None:
+    ours, theirs = socket.socketpair()
+    process = FORKS.Process(target=_echo_until_killed, args=(theirs,))
+    process.start()
+    theirs.close()
+    with ours, ExitStack() as stack:
+        qp = queue_pair(stack)
+        connect_through(qp, ours)
+        channel = Channel(qp)
+        channel.send(b"hello", WAIT)
+        assert channel.recv(WAIT) == b"hello"
+        process.kill()
+        process.join(WAIT)
+        with pytest.raises(QueueError):
+            while True:
+                channel.send(bytes(1000), WAIT)
+        with pytest.raises(QueueError):
+            channel.recv(WAIT)
+        channel.close()
+
+
+def test_a_second_thread_is_refused() -> None:
+    with channels() as (a, b):
+        waits = threading.Thread(target=lambda: a.recv(WAIT))
+        waits.start()
+        until(lambda: a._inside, "the first one waits")
+        with pytest.raises(RuntimeError, match="another thread"):
+            a.send(b"")
+        b_sends = threading.Thread(target=lambda: b.send(b"x", WAIT))
+        b_sends.start()
+        waits.join()
+        b_sends.join()
+
+
+LIES = {
+    "credits": HEADER.pack(Kind.CREDIT, 99, 0),
+    "a length": HEADER.pack(Kind.PIECE, 0, 1) + b"abc",
+    "a kind": HEADER.pack(77, 0, 0),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_liar_is_told_and_loses_the_channel(lie: str) -> None:
+    with channels() as (a, b):
+        with beside(lambda: b.recv(WAIT)):
+            a.send(b"hello", WAIT)
+        b.send(b"hello", WAIT)
+        assert a.recv(WAIT) == b"hello"
+        b._flow.next_send = lambda: (LIES[lie], memoryview(b""))  # type: ignore[method-assign]
+        b._post_next()
+        with pytest.raises(LiarError) as found:
+            a.recv(WAIT)
+        with pytest.raises(LiarError):
+            a.send(b"more")
+        del b._flow.next_send
+        with pytest.raises(rnic.AbortedError, match=str(found.value)[:20]):
+            b.recv(WAIT)
+
+
+def test_a_write_with_immediate_data_is_no_message() -> None:
+    with channels() as (a, b):
+        with b._sends.chain() as chain:
+            chain.write_imm(1)
+        with pytest.raises(LiarError, match="RECV_RDMA_WITH_IMM"):
+            a.recv(WAIT)
+
+
+def test_what_a_channel_needs_is_said() -> None:
+    with queue_pairs() as (a, _), pytest.raises(ValueError, match="max_recv_wr"):
+        Channel(a, receives=1000)
+    with ExitStack() as stack:
+        ctx = stack.enter_context(rnic.open_device("roce_lo"))
+        pd, cq = stack.enter_context(ctx.alloc_pd()), stack.enter_context(ctx.create_cq(16))
+        qp = stack.enter_context(pd.create_qp(rnic.QPInitAttr(cq, cq, qp_type=rnic.QPType.UD)))
+        with pytest.raises(ValueError, match="needs one of RC"):
+            Channel(qp)
+
+
+# ------------------------------------------------------------------------------------ asyncio
+
+
+@contextmanager
+def async_channels(**options: Any) -> Iterator[tuple[AsyncChannel, AsyncChannel]]:
+    with queue_pairs() as (a, b):
+        yield AsyncChannel(a, **options), AsyncChannel(b, receives=3, size=64)
+
+
+async def within(work: Any) -> Any:
+    return await asyncio.wait_for(work, WAIT)
+
+
+def test_tasks_send_and_receive_at_the_same_time() -> None:
+    async def talk(a: AsyncChannel, b: AsyncChannel) -> None:
+        async def send(channel: AsyncChannel) -> None:
+            for size in SIZES:
+                await channel.send(bytes(size))
+
+        async def receive(channel: AsyncChannel) -> None:
+            for size in SIZES:
+                assert await channel.recv() == bytes(size)
+
+        await asyncio.gather(send(a), send(b), receive(a), receive(b))
+        await asyncio.gather(a.close(WAIT), b.close(WAIT))
+
+    with async_channels() as (a, b):
+        asyncio.run(within(talk(a, b)))
+
+
+def test_a_cancelled_send_goes_whole_or_not_at_all() -> None:
+    async def talk(a: AsyncChannel, b: AsyncChannel) -> None:
+        buffer = bytearray(b"x" * 5000)
+        sends = asyncio.create_task(a.send(buffer))
+        taking = asyncio.create_task(b.recv())  # its HELLO
+        while not a.statistics().sends > 2:
+            await asyncio.sleep(0)
+        sends.cancel()
+        await asyncio.wait([sends])
+        buffer[:] = b"y" * 5000
+        await a.send(b"next")
+        first = await taking
+        assert first in (b"x" * 5000, b"next")
+        await asyncio.gather(a.close(WAIT), b.close(WAIT))
+
+    with async_channels() as (a, b):
+        asyncio.run(within(talk(a, b)))
+
+
+def test_tasks_learn_of_the_end_of_an_abort_and_of_a_lie() -> None:
+    async def talk(a: AsyncChannel, b: AsyncChannel, lie: bool) -> type[BaseException]:
+        waits = asyncio.create_task(a.recv())
+        await asyncio.gather(b.send(b"hello"), a.send(b"hello"), waits)
+        waits = asyncio.create_task(a.recv())
+        if lie:
+            b._flow.next_send = lambda: (LIES["credits"], memoryview(b""))  # type: ignore[method-assign]
+            b._post_next()
+            del b._flow.next_send
+        else:
+            await b.abort("enough")
+        (ended,) = await asyncio.gather(waits, return_exceptions=True)
+        assert isinstance(ended, BaseException)
+        await a.abort()
+        if lie:
+            with pytest.raises(rnic.AbortedError, match="credits"):
+                await b.recv()  # the HELLO's message was taken by nobody
+                await b.recv()
+            await b.abort()
+        return type(ended)
+
+    for lie, error in (False, rnic.AbortedError), (True, LiarError):
+        with async_channels() as (a, b):
+            assert asyncio.run(within(talk(a, b, lie))) is error
+
+
+def test_iterating_ends_when_the_peer_has_closed() -> None:
+    async def talk(a: AsyncChannel, b: AsyncChannel) -> list[bytes]:
+        async def speak() -> None:
+            async with b:
+                await b.send(b"one")
+                await b.send(b"two")
+
+        speaking = asyncio.create_task(speak())
+        got = [message async for message in a]
+        await a.close(WAIT)
+        await speaking
+        return got
+
+    with async_channels() as (a, b):
+        assert asyncio.run(within(talk(a, b))) == [b"one", b"two"]
+
+
+def test_a_thread_and_a_task_understand_each_other() -> None:
+    async def talk(a: AsyncChannel) -> None:
+        async with a:
+            for size in SIZES:
+                await a.send(bytes(size))
+                assert await a.recv() == bytes(size)
+
+    with queue_pairs() as (a, b):
+        threaded, own = Channel(b), AsyncChannel(a)
+        with beside(lambda: echo(threaded)):
+            asyncio.run(within(talk(own)))

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rings: every record comes once, in order and whole; nobody misses a wake-up; a peer that lies is found
+out."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+import rnic
+import rnic.aio
+from patterns.ends import HOST, WAIT, connections, ports
+from rnic.patterns.cursor import BOARD, OWN, SEEN, LiarError
+from rnic.patterns.ring import AsyncRingReader, AsyncRingWriter, RingReader, RingWriter
+from rnic.patterns.wait import How
+from waiting import until
+
+SIZE = 1024
+
+
+@contextmanager
+def on_queue_pairs(size: int = SIZE, how: How = How.ADAPTIVE) -> Iterator[tuple[RingWriter, RingReader]]:
+    with ports(how) as (a, b):
+        reader = RingReader(b, size)
+        writer = RingWriter(a, b.window(reader.mr))
+        reader.begin(a.window(writer.mr))
+        yield writer, reader
+
+
+@contextmanager
+def on_connections(size: int = SIZE) -> Iterator[tuple[RingWriter, RingReader]]:
+    with connections() as (ours, theirs), ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(RingReader.over, theirs, size, WAIT)
+        yield RingWriter.over(ours, WAIT), reading.result(WAIT)
+
+
+WAYS = {"queue pairs": on_queue_pairs, "connections": on_connections}
+
+
+@pytest.fixture(params=WAYS)
+def ring(request: pytest.FixtureRequest) -> Iterator[tuple[RingWriter, RingReader]]:
+    with WAYS[request.param]() as both:
+        yield both
+
+
+def records(seed: int, count: int, longest: int) -> list[bytes]:
+    dice = random.Random(seed)
+    return [dice.randbytes(dice.randint(0, longest)) for _ in range(count)]
+
+
+def test_records_of_every_length_come_whole_and_in_order(ring: tuple[RingWriter, RingReader]) -> None:
+    writer, reader = ring
+    said = [bytes([n % 251]) * n for n in range(writer.longest + 1)] + records(1, 2000, writer.longest)
+
+    def write() -> None:
+        dice, left = random.Random(2), said[:]
+        while left:
+            n = dice.choice((1, 1, 3, 50))
+            writer.put_many(left[:n], WAIT)
+            del left[:n]
+        writer.end(WAIT)
+        writer.end(WAIT)
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    heard: list[bytes] = []
+    dice = random.Random(3)
+    while found := reader.get_many(dice.choice((None, 1, 7)), WAIT):
+        heard += found
+    writing.join()
+    assert heard == said
+    assert reader.ended
+    assert reader.get_many() == []
+    with pytest.raises(EOFError):
+        reader.get()
+    with pytest.raises(ValueError, match="behind end"):
+        writer.put(b"")
+
+
+@pytest.mark.parametrize("how", How)
+def test_ends_that_sleep_are_woken(how: How) -> None:
+    """One record at a time, in both directions of waiting: for a record, and for room."""
+    with on_queue_pairs(256, how) as (writer, reader):
+        said = records(4, 1000, 100)
+        writing = threading.Thread(target=lambda: [writer.put(one, WAIT) for one in said])
+        writing.start()
+        assert [reader.get(WAIT) for _ in said] == said
+        writing.join()
+        if how is How.EVENT:
+            assert reader._cursor is not None
+            assert reader._cursor.slept + writer._cursor.slept > 0
+
+
+def test_one_write_takes_many_records() -> None:
+    with on_queue_pairs(1 << 16) as (writer, reader):
+        before = writer._port.sends.statistics()  # type: ignore[attr-defined]
+        writer.put_many([bytes(64)] * 200, WAIT)
+        after = writer._port.sends.statistics()  # type: ignore[attr-defined]
+        assert (after.requests - before.requests, after.chains - before.chains) == (2, 1)
+        assert len(reader.get_many(timeout=WAIT)) == 200
+
+
+def test_a_full_ring_and_an_empty_one(ring: tuple[RingWriter, RingReader]) -> None:
+    writer, reader = ring
+    with pytest.raises(TimeoutError, match="get"):
+        reader.get(0)
+    writer.put_many([bytes(60)] * (SIZE // 64), WAIT)
+    for timeout in (0, 0.01):
+        with pytest.raises(TimeoutError, match="put"):
+            writer.put(b"one more", timeout)
+    assert reader.get(WAIT) == bytes(60)
+    for _ in range(SIZE // 64 - 1):
+        reader.get(WAIT)
+    writer.put(b"one more", WAIT)
+    assert reader.get(WAIT) == b"one more"
+
+
+def test_tasks() -> None:
+    said = records(5, 1500, 500)
+
+    async def serve(conn: rnic.aio.Connection) -> None:
+        writer = await AsyncRingWriter.over(conn)
+        await writer.put_many(said[:1000])
+        for one in said[1000:]:
+            await writer.put(one)
+        await writer.end()
+        async for _ in conn:
+            pass
+
+    async def main() -> None:
+        async with rnic.aio.listen(HOST, 0) as listener:
+            serving = asyncio.create_task(listener.serve(serve))
+            async with await rnic.aio.connect(HOST, listener.port) as conn:
+                reader = await AsyncRingReader.over(conn, 4096)
+                assert await reader.get() == said[0]
+                assert [one async for one in reader] == said[1:]
+                with pytest.raises(EOFError):
+                    await reader.get()
+            listener.close()
+            await serving
+
+    asyncio.run(main())
+
+
+def test_a_peer_that_is_gone_ends_both() -> None:
+    with ExitStack() as stack:
+        ours, theirs = stack.enter_context(connections())
+        with ThreadPoolExecutor(1) as pool:
+            reading = pool.submit(RingReader.over, theirs, SIZE, WAIT)
+            writer = RingWriter.over(ours, WAIT)
+            reader = reading.result(WAIT)
+            waiting = pool.submit(reader.get, WAIT)
+            ours.abort("enough")
+            with pytest.raises(ConnectionError, match="enough"):
+                waiting.result(WAIT)
+        with pytest.raises(ConnectionError):
+            writer.put(b"x", WAIT)
+
+
+def test_a_ring_that_outlives_its_connection_keeps_no_memory() -> None:
+    with on_connections() as (writer, reader):
+        writer.put(b"x", WAIT)
+        assert reader.get(WAIT) == b"x"
+    for end in (writer, reader):
+        until(lambda one=end: "closed" in repr(one.mr), "the memory goes with the connection")
+    with pytest.raises(EOFError, match="goodbye"):
+        writer.put(b"x", WAIT)
+    with pytest.raises(EOFError, match="goodbye"):
+        reader.get(WAIT)
+
+
+# ---------------------------------------------------------------- a peer that lies
+
+
+def write_word(end: RingWriter | RingReader, at: int, value: int) -> None:
+    struct.pack_into("<Q", end.mr.buf, at, value)
+
+
+@pytest.mark.parametrize("tail", [SIZE + 8, 1 << 63, (1 << 64) - 1])
+def test_a_tail_beyond_the_ring(tail: int) -> None:
+    with on_queue_pairs() as (_, reader):
+        write_word(reader, SEEN, tail)
+        with pytest.raises(LiarError, match="is the most"):
+            reader.get(WAIT)
+
+
+def test_a_tail_that_goes_back() -> None:
+    with on_queue_pairs() as (writer, reader):
+        writer.put(bytes(100), WAIT)
+        reader.get(WAIT)
+        write_word(reader, SEEN, 8)
+        with pytest.raises(LiarError, match="went from"):
+            reader.get(WAIT)
+
+
+@pytest.mark.parametrize("length", [1, 13, SIZE, 0xFFFFFFF0, 0xFFFFFFFD])
+def test_a_record_that_is_longer_than_what_was_put(length: int) -> None:
+    with on_queue_pairs() as (_, reader):
+        struct.pack_into("<I", reader.mr.buf, BOARD, length)
+        write_word(reader, SEEN, 4 if length == 1 else 16)
+        with pytest.raises(LiarError, match=f"a record of {length} bytes"):
+            reader.get(WAIT)
+
+
+def test_a_skip_beyond_what_was_put() -> None:
+    with on_queue_pairs() as (_, reader):
+        struct.pack_into("<I", reader.mr.buf, BOARD, 0xFFFFFFFF)
+        write_word(reader, SEEN, 8)
+        with pytest.raises(LiarError):
+            reader.get(WAIT)
+
+
+@pytest.mark.parametrize("head", [8, 1 << 63])
+def test_a_head_ahead_of_the_tail(head: int) -> None:
+    with on_queue_pairs() as (writer, _):
+        write_word(writer, SEEN, head)
+        with pytest.raises(LiarError):
+            writer.put(b"x", WAIT)
+
+
+def test_a_number_that_only_the_question_shows() -> None:
+    with on_queue_pairs() as (writer, reader):
+        write_word(writer, OWN, 1 << 40)
+        with pytest.raises(LiarError, match="is the most"):
+            reader.get(WAIT)
+
+
+@pytest.mark.parametrize("length", [0, 63, BOARD + 255, BOARD + 1000, BOARD + 1025])
+def test_memory_that_is_no_ring(length: int) -> None:
+    with ports() as (a, b):
+        mr = b.memory(4096)
+        window = b.window(mr)
+        with pytest.raises(LiarError):
+            RingWriter(a, type(window)(window.addr, length, window.rkey))
+
+
+def test_memory_that_is_no_board() -> None:
+    with ports() as (a, b):
+        reader = RingReader(b, SIZE)
+        window = a.window(a.memory(64))
+        with pytest.raises(LiarError, match="its board needs 64"):
+            reader.begin(type(window)(window.addr, 63, window.rkey))
+
+
+# ---------------------------------------------------------------- misuse
+
+
+def test_misuse_is_refused(ring: tuple[RingWriter, RingReader]) -> None:
+    writer, reader = ring
+    with pytest.raises(ValueError, match="this ring takes 508"):
+        writer.put(bytes(509), WAIT)
+    writer.put(bytes(508), WAIT)
+    with pytest.raises(ValueError, match="give 1 or more"):
+        reader.get_many(0)
+    assert reader.get(WAIT) == bytes(508)
+
+
+def test_a_ring_has_a_size_and_a_writer() -> None:
+    with ports() as (_, b):
+        for size in (0, 128, 1000):
+            with pytest.raises(ValueError, match="power of two"):
+                RingReader(b, size)
+        reader = RingReader(b, SIZE)
+        with pytest.raises(ValueError, match="begin"):
+            reader.get(WAIT)
