@@ -31,7 +31,7 @@ COLUMNS = SOCKETS | {"shared": "shared_memory"}
 
 
 def run(s: Setting, what: str, how: str, around: tuple[str, ...] = ()) -> Values:
-    program = [*around, sys.executable, str(HERE / "patternend.py"), "FD"]
+    program = [*around, sys.executable, str(HERE / "applicationend.py"), "FD"]
     return pair([*program, "serve", what, how], [*program, "use", what, how, f"seconds={s.seconds}"])
 
 

@@ -1,326 +1,389 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One end of the examples' parameter server or key-value store, or of what others use for the same.
+"""One end of a pattern of rnic.patterns, or of a peer that does the same.
 
-    patternend.py FD serve WHAT HOW
-    patternend.py FD use WHAT HOW
+    patternend.py FD take|give WHAT       a stream of records: ring, ring-many, channel, connection
+    patternend.py FD take|give WHAT       WRITEs: signaled, every64, chained
+    patternend.py FD take|give wait-HOW   messages to and fro; HOW: poll, event, adaptive
+    patternend.py FD take|give rpc-WHO    calls and replies; WHO: rnic, grpc, zmq
 
-WHAT: moving (each worker pulls 4 MiB and pushes 4 MiB), adding (and the server adds them), get, put.
-HOW: rnic (the example), sockets (a thread for each connection), shared (multiprocessing.shared_memory).
-Options: seconds=0.4 workers=8.  FD is a line to the other end, which the server tells where it is.
+Options: seconds=0.4 size=64 outstanding=1 think=0 (microseconds that the other end waits before it answers).
+FD is a line to the other end.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-import multiprocessing
-import os
+import select
 import socket
 import sys
-import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from multiprocessing.connection import Client as PipeClient
-from multiprocessing.connection import Connection as Pipe
-from multiprocessing.connection import Listener as PipeListener
-from multiprocessing.resource_tracker import unregister
-from multiprocessing.shared_memory import SharedMemory
-from pathlib import Path
-from typing import Any, Protocol
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
 
 import batches
-import numpy as np
 
 import rnic
-import rnic.aio
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
-import key_value
-import parameter_server
+from rnic.patterns.chain import SendQueue
+from rnic.patterns.credits import Channel
+from rnic.patterns.ports import QueuePairPort, Window
+from rnic.patterns.ring import RingReader, RingWriter
+from rnic.patterns.rpc import Client, Server
+from rnic.patterns.wait import How, Waiter
+from rnic.testing import ALL_ACCESS, Address, complete, prepare
+from rnic.testing import Options as Connection
 
 HOST = "127.0.0.1"
-SIZE = 4 << 20
-KEYS = 1000
-VALUE = bytes(range(64))
-FORK = multiprocessing.get_context("fork")
-Say = Callable[[str], None]
+CONNECTION = Connection(path_mtu=rnic.MTU.MTU_4096, min_rnr_timer=1, address=HOST)
+DEFAULTS = {"seconds": 0.4, "size": 64.0, "outstanding": 1.0, "think": 0.0}
+RING = 1 << 20
+MANY = 64  # records in one put_many(), requests in one chain
+LOOK_EVERY = 64  # records between two looks at the clock
+Options = dict[str, float]
+Figures = dict[str, float]
+
+
+class Line:
+    """To the other process."""
+
+    def __init__(self, fd: int) -> None:
+        self._sock = socket.socket(fileno=fd)
+        self._heard = self._sock.makefile("r")
+
+    def say(self, *words: object) -> None:
+        self._sock.sendall((" ".join(map(str, words)) + "\n").encode())
+
+    def hear(self) -> list[str]:
+        return self._heard.readline().split()
+
+    def is_over(self) -> bool:
+        """Whether the other end has said something."""
+        return bool(select.select([self._sock], [], [], 0)[0])
+
+    def swap(self, *numbers: int) -> list[int]:
+        """Both ends tell numbers."""
+        self.say(*numbers)
+        return [int(word) for word in self.hear()]
+
+
+@contextmanager
+def queue_pair(line: Line) -> Iterator[rnic.QP]:
+    """Connected with the other process, with a completion channel for each of its queues."""
+    with ExitStack() as stack:
+        enter = stack.enter_context
+        ctx = enter(rnic.open_device("roce_lo"))
+        pd = enter(ctx.alloc_pd())
+        cqs = [enter(ctx.create_cq(4096, enter(ctx.create_comp_channel()))) for _ in range(2)]
+        cap = rnic.QPCap(max_send_wr=256, max_recv_wr=512, max_inline_data=64)
+        qp = enter(pd.create_qp(rnic.QPInitAttr(send_cq=cqs[0], recv_cq=cqs[1], cap=cap)))
+        own = prepare(qp, CONNECTION)
+        qpn, psn = line.swap(qp.qp_num, own.psn)
+        complete(qp, own, Address(own.gid, qpn, psn, own.mtu), CONNECTION)
+        yield qp
+
+
+@contextmanager
+def connection(line: Line, gives: bool) -> Iterator[rnic.Connection]:
+    if gives:
+        with rnic.connect(HOST, int(line.hear()[0])) as conn:
+            yield conn
+    else:
+        with rnic.listen(HOST, 0) as listener:
+            line.say(listener.port)
+            with listener.accept() as conn:
+                yield conn
+
+
+# ------------------------------------------------------------------ streams of records
+
+
+def stream(line: Line, put: Callable[[], int], end: Callable[[], None], options: Options) -> Figures:
+    """Gives for so long; the figures count what the other end has taken, to the last."""
+    began, given = time.perf_counter(), 0
+    while time.perf_counter() < began + options["seconds"]:
+        for _ in range(LOOK_EVERY):
+            given += put()
+    end()
+    taken = int(line.hear()[0])
+    took = time.perf_counter() - began
+    if taken != given:
+        raise SystemExit(f"{taken} records of {given} came")
+    return {"messages_per_s": given / took, "gbytes_per_s": given * options["size"] / took / 1e9}
+
+
+def give_ring(line: Line, options: Options, *, many: bool) -> Figures:
+    record = bytes(int(options["size"]))
+    records = [record] * MANY
 
+    def put_many() -> int:
+        writer.put_many(records)
+        return MANY
 
-class Worker(Protocol):
-    """What the example's worker can do."""
+    def put() -> int:
+        writer.put(record)
+        return 1
 
-    def pull(self) -> None: ...
-    def push(self) -> None: ...
+    with queue_pair(line) as qp:
+        port = QueuePairPort(qp)
+        writer = RingWriter(port, Window(*(int(word) for word in line.hear())))
+        line.say(writer.mr.addr, writer.mr.length, writer.mr.rkey)
+        line.hear()
+        found = stream(line, put_many if many else put, writer.end, options)
+        port.close()
+    return found
+
+
+def take_ring(line: Line, _: Options) -> None:
+    with queue_pair(line) as qp:
+        port = QueuePairPort(qp)
+        reader = RingReader(port, RING)
+        line.say(reader.mr.addr, reader.mr.length, reader.mr.rkey)
+        reader.begin(Window(*(int(word) for word in line.hear())))
+        line.say("begin")
+        line.say(sum(1 for _ in reader))
+        line.hear()
+        port.close()
 
 
-class Store(Protocol):
-    """What the example's client can do."""
+def give_channel(line: Line, options: Options) -> Figures:
+    record = bytes(int(options["size"]))
+    with queue_pair(line) as qp, Channel(qp) as channel:
 
-    def get(self, key: bytes) -> bytes | None: ...
-    def put(self, key: bytes, value: bytes) -> None: ...
+        def put() -> int:
+            channel.send(record)
+            return 1
 
+        return stream(line, put, lambda: channel.send(b""), options)
 
-def key(number: int) -> bytes:
-    return b"key %d" % (number % KEYS)
 
+def take_channel(line: Line, _: Options) -> None:
+    with queue_pair(line) as qp, Channel(qp) as channel:
+        count = 0
+        while channel.recv():
+            count += 1
+        line.say(count)
 
-def receive(line: socket.socket, into: memoryview) -> None:
-    while into:
-        if (got := line.recv_into(into)) == 0:
-            raise EOFError
-        into = into[got:]
 
+def give_connection(line: Line, options: Options) -> Figures:
+    record = bytes(int(options["size"]))
+    with connection(line, True) as conn:
+
+        def put() -> int:
+            conn.send(record)
+            return 1
+
+        return stream(line, put, lambda: conn.send(b""), options)
+
+
+def take_connection(line: Line, _: Options) -> None:
+    with connection(line, False) as conn:
+        count = 0
+        while conn.recv():
+            count += 1
+        line.say(count)
 
-# ------------------------------------------------------------------ rnic
 
+# ------------------------------------------------------------------ a send queue
 
-class Parameters(parameter_server.Server):
-    """The example's, which may leave the additions out."""
 
-    adds = True
+def give_writes(line: Line, options: Options, *, every: int, chain: int) -> Figures:
+    """WRITEs of `size` bytes, of which every nth asks for a completion, in chains of so many."""
+    with queue_pair(line) as qp, qp.pd.alloc_mr(RING, ALL_ACCESS) as mr:  # type: ignore[union-attr]
+        addr, rkey = line.swap(mr.addr, mr.rkey)
+        queue, sge = SendQueue(qp, How.POLL, every=every), rnic.SGE(mr, 0, int(options["size"]))
+
+        def run(count: int) -> None:
+            for _ in range(count):
+                with queue.chain() as one:
+                    for _ in range(chain):
+                        one.write(sge, addr, rkey)
+            queue.flush()
 
-    def add(self, step: parameter_server.Array) -> None:
-        if self.adds:
-            super().add(step)
+        found = batches.measure(run, lambda _: None, options["seconds"])
+        line.say("end")
+        line.hear()
+    return {"us_per_operation": found["median_us"] / chain, "messages_per_s": chain / found["mean_us"] * 1e6}
 
 
-def serve_rnic(say: Say, what: str) -> None:
-    async def main() -> None:
-        async with rnic.aio.listen(HOST, 0) as listener:
-            agent: Callable[[rnic.aio.Connection], Any]
-            if what in ("get", "put"):
-                table = key_value.Table(listener.alloc(key_value.ENTRIES * key_value.ENTRY).buf)
-                for number in range(KEYS):
-                    table.put(key(number), VALUE)
-                agent = table.serve
-            else:
-                parameters = Parameters(listener)
-                parameters.adds = what == "adding"
-                agent = parameters.serve
-            say(f"{listener.port}")
-            await listener.serve(agent)
+def take_writes(line: Line, _: Options) -> None:
+    with queue_pair(line) as qp, qp.pd.alloc_mr(RING, ALL_ACCESS) as mr:  # type: ignore[union-attr]
+        line.swap(mr.addr, mr.rkey)
+        line.hear()
+        line.say("end")
 
-    asyncio.run(main())
 
+# ------------------------------------------------------------------ waits
 
-def rnic_worker(port: str) -> Worker:
-    return parameter_server.Worker(rnic.connect(HOST, int(port)))
 
+class Ball:
+    """Messages of no bytes, to and fro."""
 
-def rnic_store(port: str) -> Store:
-    return key_value.Client(rnic.connect(HOST, int(port)))
+    def __init__(self, qp: rnic.QP, how: How) -> None:
+        self._qp = qp
+        self._sends, self._waiter = SendQueue(qp, How.POLL), Waiter(qp.recv_cq, how)  # type: ignore[arg-type]
+        self._receive = rnic.RecvWR()
+        for _ in range(8):
+            qp.post_recv(self._receive)
 
+    def throw(self) -> None:
+        with self._sends.chain() as chain:
+            chain.write_imm(0)
 
-# ------------------------------------------------------------------ sockets
+    def catch(self) -> None:
+        self._waiter.wait(1)
+        self._qp.post_recv(self._receive)
 
 
-def serve_sockets(say: Say, what: str) -> None:
-    params = np.zeros(SIZE // 4, np.float32)
-    values = {key(number): VALUE for number in range(KEYS)}
+def processor_time(began: float, used: float) -> float:
+    return (time.process_time() - used) / (time.perf_counter() - began) * 1e3
 
-    def parameters(line: socket.socket) -> None:
-        step, word = np.empty_like(params), bytearray(1)
-        while True:
-            receive(line, memoryview(word))
-            if word == b"r":
-                line.sendall(params)
-                continue
-            receive(line, memoryview(step).cast("B"))
-            if what == "adding":
-                np.add(params, step, out=params)
-            line.sendall(b"a")
 
-    def store(line: socket.socket) -> None:
-        head = bytearray(3)
-        while True:
-            receive(line, memoryview(head))
-            content = bytearray(head[1] + head[2])
-            receive(line, memoryview(content))
-            name = bytes(content[: head[1]])
-            if head[0]:
-                values[name] = bytes(content[head[1] :])
-            value = values.get(name, b"")
-            line.sendall(bytes((len(value),)) + value)
-
-    def attend(line: socket.socket) -> None:
-        with line, suppress(EOFError, ConnectionError):
-            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            (store if what in ("get", "put") else parameters)(line)
-
-    with socket.create_server((HOST, 0)) as server:
-        say(f"{server.getsockname()[1]}")
-        while True:
-            threading.Thread(target=attend, args=(server.accept()[0],), daemon=True).start()
-
-
-class SocketWorker:
-    def __init__(self, port: str) -> None:
-        self._line = socket.create_connection((HOST, int(port)))
-        self._line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.params, self.step = (np.zeros(SIZE // 4, np.float32) for _ in range(2))
-
-    def pull(self) -> None:
-        self._line.sendall(b"r")
-        receive(self._line, memoryview(self.params).cast("B"))
-
-    def push(self) -> None:
-        self._line.sendall(b"w")
-        self._line.sendall(self.step)
-        receive(self._line, memoryview(bytearray(1)))
-
-
-class SocketStore:
-    def __init__(self, port: str) -> None:
-        self._line = socket.create_connection((HOST, int(port)))
-        self._line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def get(self, key: bytes) -> bytes:
-        return self._ask(bytes((0, len(key), 0)) + key)
-
-    def put(self, key: bytes, value: bytes) -> None:
-        self._ask(bytes((1, len(key), len(value))) + key + value)
-
-    def _ask(self, question: bytes) -> bytes:
-        self._line.sendall(question)
-        answer = self._line.recv(256)
-        while len(answer) <= answer[0]:
-            answer += self._line.recv(256)
-        return answer[1:]
-
-
-# ------------------------------------------------------------------ multiprocessing.shared_memory
-
-
-def serve_shared(say: Say, what: str) -> None:
-    workers = 64
-    memory = SharedMemory(create=True, size=(1 + workers) * SIZE)
-    params, *steps = np.frombuffer(memory.buf, np.float32).reshape(1 + workers, -1)
-
-    def attend(pipe: Pipe, step: Any) -> None:
-        with pipe, suppress(EOFError, ConnectionError):
-            while True:
-                pipe.recv_bytes()
-                if what == "adding":
-                    np.add(params, step, out=params)
-                pipe.send_bytes(b"added")
-
-    try:
-        with PipeListener(family="AF_UNIX") as server:
-            say(f"{memory.name} {server.address}")
-            for number, step in enumerate(steps, 1):
-                pipe = server.accept()
-                pipe.send(number)
-                threading.Thread(target=attend, args=(pipe, step), daemon=True).start()
-    finally:
-        memory.unlink()
-
-
-class SharedWorker:
-    def __init__(self, where: str) -> None:
-        name, address = where.split()
-        self._memory = SharedMemory(name)
-        unregister(f"/{name}", "shared_memory")  # else it is unlinked when this process ends
-        self._pipe = PipeClient(address)
-        places = np.frombuffer(self._memory.buf, np.float32).reshape(-1, SIZE // 4)
-        self._params, self._step = places[0], places[self._pipe.recv()]
-        self.params, self.step = (np.zeros(SIZE // 4, np.float32) for _ in range(2))
-
-    def pull(self) -> None:
-        self.params[:] = self._params
-
-    def push(self) -> None:
-        self._step[:] = self.step
-        self._pipe.send_bytes(b"add it")
-        self._pipe.recv_bytes()
-
-
-# ------------------------------------------------------------------ measure
-
-SERVERS = {"rnic": serve_rnic, "sockets": serve_sockets, "shared": serve_shared}
-WORKERS: dict[str, Callable[[str], Worker]] = {
-    "rnic": rnic_worker,
-    "sockets": SocketWorker,
-    "shared": SharedWorker,
-}
-STORES: dict[str, Callable[[str], Store]] = {"rnic": rnic_store, "sockets": SocketStore}
-
-
-def train(worker: Worker, ready: Any, seconds: float) -> tuple[int, float, float]:
-    """Steps, and when they began and ended."""
-    for _ in range(2):
-        worker.pull()
-        worker.push()
-    ready.wait()
-    began, steps = time.monotonic(), 0
-    while time.monotonic() < began + seconds:
-        worker.pull()
-        worker.push()
-        steps += 1
-    ended = time.monotonic()
-    ready.wait()  # nobody goes while others are measured
-    return steps, began, ended
-
-
-def train_all(how: str, where: str, workers: int, seconds: float) -> dict[str, float]:
-    """What all workers together have moved."""
-    ready, found = FORK.Barrier(workers), FORK.SimpleQueue()
-
-    def child() -> None:
-        found.put(train(WORKERS[how](where), ready, seconds))
-        os._exit(0)  # connections are not closed one by one
-
-    children = [FORK.Process(target=child) for _ in range(workers)]
-    for one in children:
-        one.start()
-    steps, began, ended = zip(*(found.get() for _ in children), strict=True)
-    for one in children:
-        one.join()
-    took = max(ended) - min(began)
-    return {"gbytes_per_s": 2 * SIZE * sum(steps) / took / 1e9, "steps_per_s": sum(steps) / took}
-
-
-def use(what: str, how: str, where: str, seconds: float) -> dict[str, float]:
-    store = STORES[how](where)
-
-    def get(count: int) -> None:
-        for number in range(count):
-            store.get(key(number))
-
-    def put(count: int) -> None:
-        for number in range(count):
-            store.put(key(number), VALUE)
-
-    assert store.get(key(7)) == VALUE
-    return batches.measure(get if what == "get" else put, lambda _: None, seconds)
+def give_wait(line: Line, options: Options, *, how: How) -> Figures:
+    """Half of a round trip, less the time that the other end waits; the processor time of this process."""
+    with queue_pair(line) as qp:
+        ball, took = Ball(qp, how), list[float]()
+        line.swap()
+        began, used = time.perf_counter(), time.process_time()
+        while (now := time.perf_counter()) < began + options["seconds"]:
+            ball.throw()
+            ball.catch()
+            took.append(time.perf_counter() - now)
+        cpu = processor_time(began, used)
+        line.say("end")
+        ball.throw()
+        line.hear()
+    return {
+        "median_us": (sorted(took)[len(took) // 2] * 1e6 - options["think"]) / 2,
+        "cpu_ms_per_s": cpu,
+        "messages_per_s": len(took) / options["seconds"],
+    }
+
+
+def take_wait(line: Line, options: Options, *, how: How) -> None:
+    think = options["think"] / 1e6
+    with queue_pair(line) as qp:
+        ball = Ball(qp, How.POLL if think else how)
+        line.swap()
+        over = False
+        while not over:
+            ball.catch()
+            until = time.perf_counter() + think
+            while time.perf_counter() < until:
+                pass
+            ball.throw()
+            over = line.is_over()
+        line.say("end")
+
+
+# ------------------------------------------------------------------ calls
+
+
+def give_calls(begin: Callable[[bytes], Any], result: Callable[[Any], bytes], options: Options) -> Figures:
+    """Calls with so many outstanding."""
+    body, outstanding = bytes(int(options["size"])), int(options["outstanding"])
+
+    def run(count: int) -> None:
+        waiting: deque[Any] = deque()
+        for _ in range(count):
+            if len(waiting) == outstanding:
+                result(waiting.popleft())
+            waiting.append(begin(body))
+        while waiting:
+            result(waiting.popleft())
+
+    found = batches.measure(run, lambda _: None, options["seconds"])
+    return {"messages_per_s": 1e6 / found["median_us"], "median_us": found["median_us"]}
+
+
+def give_rnic(line: Line, options: Options) -> Figures:
+    with connection(line, True) as conn, Client(conn, limit=64) as client:
+        if options["outstanding"] == 1:
+            return give_calls(lambda body: client.call("echo", body), lambda reply: bytes(reply), options)
+        return give_calls(lambda body: client.start("echo", body), lambda call: call.result(), options)
+
+
+def take_rnic(line: Line, _: Options) -> None:
+    with connection(line, False) as conn:
+        Server({"echo": bytes}).serve(conn)
+
+
+def give_grpc(line: Line, options: Options) -> Figures:
+    import grpc
+
+    with grpc.insecure_channel(f"{HOST}:{line.hear()[0]}") as channel:
+        call = channel.unary_unary("/echo/echo")
+        if options["outstanding"] == 1:
+            found = give_calls(call, lambda reply: reply, options)
+        else:
+            found = give_calls(call.future, lambda future: future.result(), options)
+        line.say("end")
+    return found
+
+
+def take_grpc(line: Line, _: Options) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    import grpc
+
+    handler = grpc.unary_unary_rpc_method_handler(lambda body, _: body)
+    server = grpc.server(ThreadPoolExecutor(2))
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("echo", {"echo": handler})])
+    port = server.add_insecure_port(f"{HOST}:0")
+    server.start()
+    line.say(port)
+    line.hear()
+    server.stop(None).wait()
+
+
+def give_zmq(line: Line, options: Options) -> Figures:
+    import zmq
+
+    with zmq.Context() as context, context.socket(zmq.DEALER) as sock:
+        sock.connect(f"tcp://{HOST}:{line.hear()[0]}")
+        found = give_calls(sock.send, lambda _: sock.recv(), options)
+        line.say("end")
+    return found
+
+
+def take_zmq(line: Line, _: Options) -> None:
+    import zmq
+
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as sock:
+        line.say(sock.bind_to_random_port(f"tcp://{HOST}"))
+        while not (line.is_over() and not sock.poll(0)):
+            while sock.poll(100):
+                sock.send_multipart(sock.recv_multipart())
+
+
+# ------------------------------------------------------------------ which
+
+Take, Give = Callable[[Line, Options], None], Callable[[Line, Options], Figures]
+ENDS: dict[str, tuple[Take, Give]] = {
+    "ring": (take_ring, partial(give_ring, many=False)),
+    "ring-many": (take_ring, partial(give_ring, many=True)),
+    "channel": (take_channel, give_channel),
+    "connection": (take_connection, give_connection),
+    "signaled": (take_writes, partial(give_writes, every=1, chain=1)),
+    "every64": (take_writes, partial(give_writes, every=64, chain=1)),
+    "chained": (take_writes, partial(give_writes, every=64, chain=MANY)),
+    "rpc-rnic": (take_rnic, give_rnic),
+    "rpc-grpc": (take_grpc, give_grpc),
+    "rpc-zmq": (take_zmq, give_zmq),
+} | {f"wait-{how.value}": (partial(take_wait, how=how), partial(give_wait, how=how)) for how in How}
 
 
 def main() -> None:
-    fd, role, what, how, *rest = sys.argv[1:]
+    fd, role, what, *rest = sys.argv[1:]
     given = dict(word.split("=") for word in rest)
-    seconds, workers = float(given.get("seconds", 0.4)), int(given.get("workers", 8))
-    with socket.socket(fileno=int(fd)) as line, line.makefile("r") as heard:
-        if role == "serve":
-
-            def tell(where: str) -> None:
-                line.sendall(f"{where}\n".encode())
-                threading.Thread(target=leave_with, args=(heard,), daemon=True).start()
-
-            SERVERS[how](tell, what)
-        where = heard.readline().strip()
-        if what in ("get", "put"):
-            found = use(what, how, where, seconds)
-        else:
-            found = train_all(how, where, workers, seconds)
-        print(json.dumps(found), flush=True)
-
-
-def leave_with(heard: Any) -> None:
-    """The server ends with the other end of the line."""
-    heard.readline()
-    os.kill(os.getpid(), 2)
+    options = DEFAULTS | {name: float(value) for name, value in given.items()}
+    line, (take, give) = Line(int(fd)), ENDS[what]
+    if role == "take":
+        take(line, options)
+    else:
+        print(json.dumps(give(line, options)), flush=True)
 
 
 if __name__ == "__main__":
-    with suppress(KeyboardInterrupt):
-        main()
+    main()

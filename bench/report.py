@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any, Protocol
 
+import craft
 import existing
 import figures
 import guest
@@ -21,7 +22,7 @@ from tables import Measurements, Setting, Table, Target
 
 
 class Section(Protocol):
-    """A module that measures: figures, iwarp, existing, scaling, guest."""
+    """A module that measures: figures, iwarp, existing, craft, scaling, guest."""
 
     def measurements(self, s: Setting) -> Measurements: ...
     def tables(self) -> list[Table]: ...
@@ -34,6 +35,7 @@ SECTIONS: dict[str, Section] = {
     "latest": figures,
     "iwarp": iwarp,
     "programs": existing,
+    "patterns": craft,
     "scaling": scaling,
     "guest": guest,
 }

@@ -54,6 +54,7 @@ def options() -> argparse.Namespace:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--iwarp", action="store_true", help="iWARP alone")
     what.add_argument("--programs", action="store_true", help="existing programs alone, under `rnic run`")
+    what.add_argument("--patterns", action="store_true", help="patterns and the tools made of them, alone")
     what.add_argument("--scaling", action="store_true", help="1 to 1,000 queue pairs, 1 to 8 processes")
     what.add_argument("--guest", action="store_true", help="beside rdma_rxe and siw in virtual machines")
     what.add_argument("--all", action="store_true", help="all of these, and the other tables")
@@ -65,7 +66,7 @@ def chosen(args: argparse.Namespace) -> list[str]:
     """Names of sections."""
     if args.all:
         return list(report.SECTIONS)
-    one = [name for name in ("iwarp", "programs", "scaling", "guest") if getattr(args, name)]
+    one = [name for name in ("iwarp", "programs", "patterns", "scaling", "guest") if getattr(args, name)]
     return one or ["latest", "iwarp", "programs"]
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from hashlib import blake2b
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ import pytest
 from files.ends import ALL, Place, content, run
 from rnic.files import CopyError, Options, Rights, reading
 from rnic.files.options import CHUNK
-from rnic.files.records import INLINE
+from rnic.files.records import INLINE, digest
 from rnic.files.writing import Partial
 from rnic.records import replace
 
@@ -367,4 +366,4 @@ def test_what_is_left_of_another_content_is_not_used(place: Place) -> None:
 def _partial_name(place: Place) -> str:
     status = (place.own / "big").stat()
     same_file = b"%d %d big" % (status.st_size, status.st_mtime_ns)
-    return f".big.{blake2b(same_file, digest_size=6).hexdigest()}.rnic-part"
+    return f".big.{digest(same_file)[:6].hex()}.rnic-part"

@@ -6,7 +6,7 @@ A message of the connection carries one or more records, one behind the other. A
     u8 kind, u32 length, then `length` bytes: fixed fields, and behind them at most two of any length
 
 Numbers are little-endian. Where two fields of any length follow, the fixed ones end with a u16, the length of
-the first. Paths are bytes with "/" between their parts. Digests are BLAKE2b of 32 bytes.
+the first. Paths are bytes with "/" between their parts. Digests are BLAKE3 of 32 bytes.
 
     kind         from      fixed fields                                            behind them
     1  Hello     server    u16 version, u8 rights, 32s nonce
@@ -37,9 +37,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import IntEnum, IntFlag
-from hashlib import blake2b
 from struct import Struct
 from typing import NamedTuple
+
+from blake3 import blake3
 
 from rnic.files.state import CopyError
 
@@ -54,8 +55,8 @@ NO_PROOF = NO_DIGEST = bytes(32)
 
 
 def digest(data: bytes | memoryview | bytearray) -> bytes:
-    """32 bytes of BLAKE2b."""
-    return blake2b(data, digest_size=32).digest()
+    """32 bytes of BLAKE3."""
+    return blake3(data).digest()
 
 
 class Right(IntFlag):

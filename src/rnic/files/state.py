@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from hashlib import blake2b
 from struct import Struct
 from typing import TYPE_CHECKING
+
+from blake3 import blake3
 
 if TYPE_CHECKING:
     from rnic.files.records import Data, Done, Entry, Opened
@@ -23,7 +24,7 @@ class Sum:
     """The digest of a file's Data, in their order: both ends keep one."""
 
     def __init__(self) -> None:
-        self._hash = blake2b(digest_size=32)
+        self._hash = blake3()
 
     def add(self, data: Data) -> None:
         """One more."""

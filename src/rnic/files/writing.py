@@ -11,7 +11,6 @@ import stat
 import time
 from collections.abc import Iterable
 from errno import EISDIR
-from hashlib import blake2b
 from threading import Event
 
 from rnic.files.options import CHUNK, SLOTS
@@ -151,7 +150,7 @@ class Partial:
 
     def _open(self) -> None:
         same = b"%d %d %s" % (self.entry.size, self.entry.mtime, self._name)
-        token = blake2b(same, digest_size=6).hexdigest()
+        token = digest(same)[:6].hex()
         self._temporary = self._common = _temporary(self._name, token)
         try:
             self._fd = os.open(self._temporary, _NEW, 0o600, dir_fd=self._folder)

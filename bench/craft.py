@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The patterns of rnic.patterns, each beside what it replaces."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+
+from build import HERE
+from procs import AbsentError, Values, pair
+from stats import Rounds
+from tables import (
+    KIB,
+    MEDIAN,
+    PER_OP,
+    PROCESSOR,
+    RATE,
+    SIZE_NAMES,
+    WIRE,
+    Measurements,
+    Row,
+    Setting,
+    Table,
+    Target,
+    at_least,
+    words,
+)
+
+SIZES = (64, 4 * KIB, 64 * KIB)
+WAYS: dict[str, tuple[str, ...]] = {"same host": (), "network path": WIRE}
+STREAMS = {"ring": "ring", "ring-many": "ring, 64 at a time", "channel": "send-receive"}
+THINK = {0: "answered at once", 200: "answered after 200 us"}  # us
+WAITS = ("poll", "event", "adaptive")
+CALLS = (1, 64)  # outstanding
+PEERS = {"grpc": "gRPC", "zmq": "pyzmq"}
+MODULES = {"rpc-grpc": "grpc", "rpc-zmq": "zmq"}
+
+
+def run(s: Setting, what: str, way: str, **options: object) -> Values:
+    if (module := MODULES.get(what)) and find_spec(module) is None:
+        raise AbsentError(f"Python has no module {module}")
+    program = [*WAYS[way], sys.executable, str(HERE / "patternend.py"), "FD"]
+    given = words(s, options)
+    return pair([*program, "take", what, *given], [*program, "give", what, *given])
+
+
+def one_way(s: Setting, way: str) -> Measurements:
+    def of(what: str, **options: object) -> Callable[[], Values]:
+        return partial(run, s, what, way, **options)
+
+    streams = {f"{what} {size}": of(what, size=size) for size in SIZES for what in STREAMS}
+    writes = {what: of(what, size=8) for what in ("signaled", "every64", "chained")}
+    waits = {f"wait {how} {think}": of(f"wait-{how}", think=think) for think in THINK for how in WAITS}
+    calls = {f"rpc {n}": of("rpc-rnic", outstanding=n) for n in CALLS}
+    return {f"{way} {name}": call for name, call in (streams | writes | waits | calls).items()}
+
+
+def measurements(s: Setting) -> Measurements:
+    found: Measurements = {}
+    for way in WAYS:
+        found |= one_way(s, way)
+    for n in CALLS:
+        for who in PEERS:
+            found[f"{who} {n}"] = partial(run, s, f"rpc-{who}", "same host", outstanding=n)
+    return found
+
+
+def stream_rows(way: str) -> list[Row]:
+    return [
+        Row(
+            f"{STREAMS[what]}, {SIZE_NAMES.get(size, f'{size} B')}",
+            RATE,
+            f"{way} {what} {size}",
+            {"send-receive": f"{way} channel {size}"},
+        )
+        for size in SIZES
+        for what in ("ring", "ring-many")
+    ]
+
+
+def queue_rows(way: str) -> list[Row]:
+    titles = {"every64": "every 64th signaled", "chained": "and in chains of 64"}
+    return [
+        Row(title, PER_OP, f"{way} {what}", {"each signaled": f"{way} signaled"})
+        for what, title in titles.items()
+    ]
+
+
+def wait_rows(way: str) -> list[Row]:
+    found = []
+    for unit, what in ((MEDIAN, "latency"), (PROCESSOR, "processor time")):
+        for think, title in THINK.items():
+            for how in ("adaptive", "event"):
+                peers = {"poll": f"{way} wait poll {think}"}
+                found.append(Row(f"{what}, {how}, {title}", unit, f"{way} wait {how} {think}", peers))
+    return found
+
+
+def call_rows(way: str) -> list[Row]:
+    return [
+        Row(
+            f"calls of 64 B, {outstanding} outstanding",
+            RATE,
+            f"{way} rpc {outstanding}",
+            {title: f"{who} {outstanding}" for who, title in PEERS.items()},
+        )
+        for outstanding in CALLS
+    ]
+
+
+def tables() -> list[Table]:
+    found = []
+    for way in WAYS:
+        found += [
+            Table(
+                f"Patterns, {way}: ring",
+                "Records from one process to another, which takes each. send-receive: "
+                "rnic.patterns.credits, one message each. Ring: put(), and put_many() of 64.",
+                ("send-receive",),
+                stream_rows(way),
+            ),
+            Table(
+                f"Patterns, {way}: a send queue",
+                "WRITEs of 8 bytes by rnic.patterns.chain, polled.",
+                ("each signaled",),
+                queue_rows(way),
+            ),
+            Table(
+                f"Patterns, {way}: waits",
+                "Doorbells to and fro, half a round trip less the other end's pause; processor time of one "
+                "end, engine included.",
+                ("poll",),
+                wait_rows(way),
+            ),
+            Table(
+                f"Patterns, {way}: calls",
+                "rnic.patterns.rpc over rnic.connect, a server and a client in a thread each. gRPC without "
+                "protobuf, and pyzmq's DEALER and ROUTER: TCP over loopback.",
+                tuple(PEERS.values()),
+                call_rows(way),
+            ),
+        ]
+    return found
+
+
+def targets() -> list[Target]:
+    found = []
+    for way in WAYS:
+        text = f"{way}: ring, 64 B, 64 at a time, send-receive"
+        found.append(at_least(2.0, text, RATE, f"{way} ring-many 64", f"{way} channel 64"))
+    return found
+
+
+def notes(_: Rounds) -> dict[str, list[str]]:
+    return {}
