@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The patterns of rnic.patterns, each beside what it replaces."""
+"""The patterns of rnic.patterns, and the tools made of them, each beside what it replaces."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 
+import copying
 from build import HERE
 from procs import AbsentError, Values, pair
 from stats import Rounds
@@ -64,7 +65,7 @@ def measurements(s: Setting) -> Measurements:
     for n in CALLS:
         for who in PEERS:
             found[f"{who} {n}"] = partial(run, s, f"rpc-{who}", "same host", outstanding=n)
-    return found
+    return found | copying.measurements(s)
 
 
 def stream_rows(way: str) -> list[Row]:
@@ -142,15 +143,15 @@ def tables() -> list[Table]:
                 call_rows(way),
             ),
         ]
-    return found
+    return found + copying.tables()
 
 
 def targets() -> list[Target]:
-    found = []
+    found: list[Target] = []
     for way in WAYS:
         text = f"{way}: ring, 64 B, 64 at a time, send-receive"
         found.append(at_least(2.0, text, RATE, f"{way} ring-many 64", f"{way} channel 64"))
-    return found
+    return found + copying.targets()
 
 
 def notes(_: Rounds) -> dict[str, list[str]]:

@@ -40,6 +40,7 @@ MEAN = Unit("us", "mean_us", 1.0, 3)
 RATE = Unit("M/s", "messages_per_s", 1e-6, 3)
 PROCESSOR = Unit("ms/s", "cpu_ms_per_s", 1.0, 1)
 MEMORY = Unit("KiB", "kib_each", 1.0, 0)
+FILES = Unit("files/s", "files_per_s", 1.0, 0)
 PER_OP = Unit("us/op", "us_per_operation", 1.0, 3)
 
 
