@@ -3,7 +3,8 @@
  * How a message gets to other contexts of the host: to one by its name, or to those that may want what names nobody.
  *
  * A REJ by a peer that never had an answer is such a message: it names no communication id of ours.  Its REQ came to any
- * process, so only the listeners know whose it was.  All of them get the REJ; those that never had the REQ drop it.
+ * process, so only the listeners know whose it was.  All of them get the REJ; those that never had the REQ drop it.  A
+ * context with listeners gets its own by the same socket: the REQ may wait in another one, which is read before.
  */
 #include <errno.h>
 
@@ -21,9 +22,8 @@ enum found mads_hand_on(struct host *host, const struct abstract_name *to, const
 }
 
 static bool hand_to_role(struct host *host, enum role role, uint32_t number, const struct mad_message *m) {
-    const struct slot *own = &host->roles[role];
     struct abstract_name name;
-    if ((own->fd >= 0 && own->number == number) || strays_no_role(host, role, number, m->now))
+    if (strays_no_role(host, role, number, m->now))
         return false;
     listen_role_name(&name, role, host->net->netdev.ifindex, number);
     bool found = mads_hand_on(host, &name, m) == HANDED_ON;
@@ -44,12 +44,16 @@ enum found mads_to_one(struct mads *mads, const struct mad_message *m) {
 /* One packet makes many: not of what is damaged, and not at any rate. */
 enum found mads_to_listeners(struct mads *mads, const struct mad_message *m) {
     struct host *host = mads->host;
-    bool may = strays_may_copy(host, m->now);
+    const struct slot *own = &host->roles[ROLE_LISTENS];
+    bool may = strays_may_copy(host, m->now), own_too = false;
     uint32_t copies = 0;
     if (!incoming_icrc(host->net, m->in, m->d, m->n))
         return HANDED_ON;
-    for (uint32_t n = 0; may && n < ROLE_NUMBERS; n++)
-        copies += hand_to_role(host, ROLE_LISTENS, n, m);
+    for (uint32_t n = 0; may && n < ROLE_NUMBERS; n++) {
+        bool handed = hand_to_role(host, ROLE_LISTENS, n, m);
+        own_too |= handed && own->fd >= 0 && own->number == n;
+        copies += handed;
+    }
     strays_copied(host, copies, m->now);
-    return host->gsi || !copies ? OURS : HANDED_ON;
+    return own_too || (copies && !host->gsi) ? HANDED_ON : OURS;
 }
