@@ -111,11 +111,14 @@ def test_a_request_that_is_taken_back_by_who_has_heard_nothing(stranger: Strange
 
 @pytest.mark.usefixtures("listener")
 def test_what_names_nobody_finds_an_agent(stranger: Stranger) -> None:
-    """An echo is the answer to such a message."""
-    with ExitStack() as others:
-        for _ in range(CONTEXTS):
-            others.enter_context(open_device("roce_lo"))
+    """An echo is the answer to such a message; the others have no queue pair 1."""
+    with ExitStack() as stack:
+        others = [stack.enter_context(open_device("roce_lo")) for _ in range(CONTEXTS)]
+        for _ in range(5 * CONTEXTS):
             assert stranger.hear() is None
+        counted = [one.counters() for one in others]
+    assert any(one["forwarded_out"] for one in counted)
+    assert not any(one["drop_bad_qpn"] for one in counted)
 
 
 # ------------------------------------------------------------ fields of a request
