@@ -97,6 +97,151 @@ static void other_classes_are_for_this_process(void) {
     end();
 }
 
+/* ---------------------------------------------------------------- what does not say whose it is */
+
+enum { OTHERS = 3, FIRST = 5 };
+static int desks[OTHERS];
+
+/* Other contexts in that role, which have some of the names. */
+static void others_are(enum role role) {
+    struct abstract_name name;
+    begin();
+    dev->host.net->netdev.ifindex = 1;
+    for (int i = 0; i < OTHERS; i++) {
+        listen_role_name(&name, role, 1, (uint32_t)(FIRST + 2 * i));
+        desks[i] = listen_open(&name);
+        CHECK(desks[i] >= 0);
+    }
+}
+
+static void others_go(void) {
+    for (int i = 0; i < OTHERS; i++)
+        close(desks[i]);
+    end();
+}
+
+static int got(int desk) {
+    uint8_t bytes[1024];
+    int n = 0;
+    while (recv(desks[desk], bytes, sizeof bytes, MSG_DONTWAIT) > 0)
+        n++;
+    return n;
+}
+
+static void each_got(int n) {
+    for (int i = 0; i < OTHERS; i++)
+        CHECK_EQ(got(i), n);
+}
+
+static void a_refusal_that_names_no_id_is_for_all_who_listen(void) {
+    others_are(ROLE_LISTENS);
+    inlet_mad_for(&peer, CM_REJ, 0);
+    each_got(1);
+    CHECK_EQ(taken, 1); /* it may be ours as well */
+    dev->host.gsi = NULL;
+    inlet_mad_for(&peer, CM_REJ, 0);
+    each_got(1);
+    CHECK_EQ(counted(RNIC_CNT_drop_bad_qpn), 0);
+    others_go();
+}
+
+/* Its request may wait in the socket of a listener. */
+static void a_listener_reads_it_after_requests(void) {
+    uint8_t bytes[1024];
+    others_are(ROLE_LISTENS);
+    CHECK_EQ(roles_take(&dev->host, ROLE_LISTENS), 0);
+    CHECK_EQ(dev->host.roles[ROLE_LISTENS].number, 0);
+    inlet_mad_for(&peer, CM_REJ, 0);
+    each_got(1);
+    CHECK_EQ(taken, 0);
+    CHECK(recv(dev->host.roles[ROLE_LISTENS].fd, bytes, sizeof bytes, MSG_DONTWAIT) > MAD_PACKET);
+    roles_drop(&dev->host, ROLE_LISTENS);
+    inlet_mad_for(&peer, CM_REJ, 0);
+    CHECK_EQ(taken, 1);
+    CHECK_EQ(roles_take(&dev->host, ROLE_LISTENS), 0); /* which is not found for a moment */
+    inlet_mad_for(&peer, CM_REJ, 0);
+    CHECK_EQ(taken, 2);
+    roles_drop(&dev->host, ROLE_LISTENS);
+    others_go();
+}
+
+static void a_refusal_that_names_no_id_stays_when_it_was_handed_on(void) {
+    others_are(ROLE_LISTENS);
+    handed = true;
+    inlet_mad_for(&peer, CM_REJ, 0);
+    handed = false;
+    each_got(0);
+    CHECK_EQ(taken, 1);
+    others_go();
+}
+
+static void a_damaged_refusal_is_not_copied(void) {
+    others_are(ROLE_LISTENS);
+    uint8_t bytes[MAD_PACKET];
+    compose(bytes, CM_CLASS, CM_REJ, GSI_QKEY, THIS);
+    put_be32(bytes + BTH_BYTES + DETH_BYTES + MAD_REMOTE_ID, 0);
+    inlet_datagram(&peer, bytes, sizeof bytes);
+    each_got(0);
+    CHECK_EQ(counted(RNIC_CNT_drop_bad_icrc), 1);
+    CHECK_EQ(taken, 0);
+    others_go();
+}
+
+/* Beyond some at once it is this process' own, as all were. */
+static void a_flood_of_refusals_is_not_copied(void) {
+    enum { FLOOD = 2000, AT_ONCE = 256 };
+    others_are(ROLE_LISTENS);
+    for (int i = 0; i < FLOOD; i++) {
+        inlet_mad_for(&peer, CM_REJ, 0);
+        each_got(i < (AT_ONCE + OTHERS - 1) / OTHERS);
+    }
+    CHECK_EQ(taken, FLOOD);
+    now += 1000 * MS;
+    inlet_mad_for(&peer, CM_REJ, 0);
+    each_got(1);
+    others_go();
+}
+
+static void say_what_names_nobody(void) {
+    say(SUBNET_ADMINISTRATION, GSI_QKEY);
+    say(0, GSI_QKEY);
+    inlet_mad_for(&peer, CM_REP, 0);
+    inlet_mad_for(&peer, 0xFFFF, 0); /* no such message */
+}
+
+static void what_names_nobody_is_for_a_context_with_a_queue_pair_1(void) {
+    others_are(ROLE_GSI);
+    say_what_names_nobody();
+    each_got(0);
+    CHECK_EQ(taken, 4);
+    dev->host.gsi = NULL;
+    say_what_names_nobody();
+    CHECK_EQ(got(0), 4);
+    CHECK(got(1) == 0 && got(2) == 0);
+    say(CM_CLASS, GSI_QKEY + 1); /* no manager sends that */
+    CHECK_EQ(got(0), 0);
+    CHECK_EQ(counted(RNIC_CNT_drop_bad_qpn), 1);
+    others_go();
+}
+
+static void nobody_is_looked_for_twice_in_a_moment(void) {
+    struct abstract_name name;
+    begin();
+    dev->host.net->netdev.ifindex = 1;
+    dev->host.gsi = NULL;
+    say(0, GSI_QKEY);
+    listen_role_name(&name, ROLE_GSI, 1, ROLE_NUMBERS - 1);
+    int late = listen_open(&name);
+    say(0, GSI_QKEY);
+    CHECK_EQ(handed_on(), 0);
+    now += 51 * MS;
+    say(0, GSI_QKEY);
+    CHECK_EQ(handed_on(), 1);
+    CHECK_EQ(counted(RNIC_CNT_drop_bad_qpn), 2);
+    close(late);
+    end();
+}
+
 /* So says its transport, which counts it. */
 static void what_no_manager_sends_is_for_this_process(void) {
     begin();
@@ -188,6 +333,13 @@ int main(void) {
     live_isolate();
     RUN(communication_management_goes_to_whom_it_names);
     RUN(other_classes_are_for_this_process);
+    RUN(a_refusal_that_names_no_id_is_for_all_who_listen);
+    RUN(a_listener_reads_it_after_requests);
+    RUN(a_refusal_that_names_no_id_stays_when_it_was_handed_on);
+    RUN(a_damaged_refusal_is_not_copied);
+    RUN(a_flood_of_refusals_is_not_copied);
+    RUN(what_names_nobody_is_for_a_context_with_a_queue_pair_1);
+    RUN(nobody_is_looked_for_twice_in_a_moment);
     RUN(what_no_manager_sends_is_for_this_process);
     RUN(what_was_handed_on_stays);
     RUN(what_is_damaged_is_dropped_whatever_it_is);

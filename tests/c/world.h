@@ -15,7 +15,7 @@
 
 #define MS 1000000ull
 #define MAX_PROCS 200
-#define PACKET 64 /* bytes of a test packet; its serial number stands at 16 */
+#define PACKET 64 /* bytes of a test packet; the number of its round stands at 16 */
 
 uint64_t world_clock(void); /* ns */
 void world_sleep(unsigned ms);
@@ -51,6 +51,8 @@ struct proc {
     volatile uint16_t source_port, peer_port; /* of what it sends; of what came last; network order */
     volatile uint64_t direct, handed_on, got_handed,
         lost;                         /* packets: from the kernel; forwarded; by forwarding; neither */
+    volatile uint64_t round;          /* the test's: the round of packets */
+    volatile uint64_t seen, of_round; /* the last round of which it knows; packets of that from the kernel */
     volatile uint64_t last_wrong;     /* when one was handed on, ns */
     volatile uint64_t bound_at;       /* when the port was taken over, ns */
     volatile uint64_t remaps, probes; /* probes: messages of the steering */
@@ -67,6 +69,7 @@ struct world {
     int nprocs;
     int fds[SOCKETS]; /* the test's, to send packets from: the kernel's hash differs by source port */
     int next;
+    uint64_t round; /* of packets: what is late of an earlier one does not count */
 };
 
 /* Root gets a namespace and keeps its users; others get one with a user namespace, where the system lets them. */
@@ -83,7 +86,7 @@ struct proc *world_spawn(struct world *w, uid_t uid);
 void world_order(struct proc *me, enum order what);
 void world_end(struct proc *me, int sig); /* 0: it leaves */
 
-void world_packet(uint8_t data[PACKET], uint32_t slot, uint64_t serial);
+void world_packet(uint8_t data[PACKET], uint32_t slot, uint64_t round);
 int world_send_to(int fd, const struct sockaddr_in6 *addr, const void *data, size_t length);
 
 struct totals {
@@ -96,7 +99,7 @@ struct totals world_totals(struct world *w);
 void world_flow(struct world *w, struct proc **to, int n, unsigned ms, const char *what, uint64_t since);
 /* A busy machine may take longer than such a flow lasts: waits until packets have come right for 50 ms. */
 void world_settle(struct world *w, struct proc **to, int n);
-/* Sends count packets to each, paced to what a socket buffer holds: all must come straight from the kernel. */
+/* Sends count packets to each, no more at once than a socket buffer holds: all must come straight from the kernel. */
 void world_check_direct(struct world *w, struct proc **to, int n, unsigned count);
 
 #endif

@@ -15,7 +15,7 @@ import pytest
 
 from rdmacm.ends import Joined, exchange, expect, ib_of, joined, listening, resolve
 from rdmacm.stranger import THEM, THIRD, US, Calls, Stranger, agent_of, gid, over_sockets, packed, run_out
-from rnic import GID, VerbsError
+from rnic import GID, VerbsError, open_device
 from rnic.cm import IbCm
 from rnic.cm.ib_cm import ANSWERS_KEPT
 from rnic.rdmacm import CmId, EventChannel, EventType, Timing, create_id
@@ -90,6 +90,35 @@ def test_an_answer_that_is_taken_back_before_it_was_seen(
         stranger.say(stranger.reply(Rej, message=1, reason=reason))
     expect(caller.channel, EventType.ESTABLISHED)
     expect(caller.channel, EventType.REJECTED)
+
+
+# ------------------------------------------------------------ several contexts: the kernel chooses one
+
+
+CONTEXTS = 4  # each of which the kernel may give a datagram that names no process
+
+
+def test_a_request_that_is_taken_back_by_who_has_heard_nothing(stranger: Stranger, listener: CmId) -> None:
+    with ExitStack() as others:
+        for _ in range(CONTEXTS):
+            others.enter_context(open_device("roce_lo"))
+            stranger.fresh()
+            stranger.say(stranger.req(listener.get_src_port()))
+            with expect(listener.channel, EventType.CONNECT_REQUEST).id as child:
+                stranger.say(stranger.gives_up())
+                assert expect(listener.channel, EventType.REJECTED).id is child
+
+
+@pytest.mark.usefixtures("listener")
+def test_what_names_nobody_finds_an_agent(stranger: Stranger) -> None:
+    """An echo is the answer to such a message; the others have no queue pair 1."""
+    with ExitStack() as stack:
+        others = [stack.enter_context(open_device("roce_lo")) for _ in range(CONTEXTS)]
+        for _ in range(5 * CONTEXTS):
+            assert stranger.hear() is None
+        counted = [one.counters() for one in others]
+    assert any(one["forwarded_out"] for one in counted)
+    assert not any(one["drop_bad_qpn"] for one in counted)
 
 
 # ------------------------------------------------------------ fields of a request

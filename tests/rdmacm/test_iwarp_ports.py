@@ -43,6 +43,15 @@ def program(host: str = HERE) -> Iterator[int]:
         yield sock.getsockname()[1]
 
 
+def left_behind() -> int:
+    """A port that nobody has, where a connection of a program is in TIME_WAIT."""
+    with socket.create_server((HERE, 0)) as sock, socket.create_connection(sock.getsockname()) as client:
+        sock.accept()[0].close()
+        assert not client.recv(1)
+        port: int = sock.getsockname()[1]
+    return port
+
+
 def refused(call: Any, *words: Any, **options: Any) -> int:
     with pytest.raises(VerbsError) as caught, call(*words, **options):
         pass
@@ -262,6 +271,18 @@ def test_a_port_can_be_bound_again_beside_old_connections() -> None:
         expect(pair.client.channel, E_.DISCONNECTED)
     with bound(port) as one:
         one.listen()
+
+
+@pytest.mark.parametrize("host", [HERE, "::"])
+def test_a_port_beside_old_connections_is_one_ids_alone(host: str) -> None:
+    port = left_behind()
+    with pytest.raises(OSError, match="in use"), socket.socket() as sock:
+        sock.bind((HERE, port))
+    with bound(port, host) as one:
+        assert refused(bound, port) == EADDRINUSE
+        assert refused(bound, port, REUSEADDR=1) == EADDRINUSE
+        one.listen()
+        assert tcp_listens(port)
 
 
 def test_reuseaddr_is_the_sockets() -> None:

@@ -40,6 +40,7 @@ const struct device_kind device_kinds[DEVICE_KINDS] = {
                     OF(doors, host),
                     OF(mcast, net),
                     OF(listeners, host),
+                    OF(roles, host),
                     OF(follow, net),
                     OF(frames, net),
                     {&planned_source, 0}},

@@ -13,6 +13,7 @@ void host_init(struct host *host, struct net *net) {
     host->run = net->run;
     host->net = net;
     host->here.doors_again = NEVER;
+    roles_init(host);
 }
 
 static int add_slot(struct host *host, struct rnic_err *err) {
@@ -33,6 +34,7 @@ int host_open(struct host *host, bool local, struct rnic_err *err) {
 
 void host_free(struct host *host) {
     lanes_close(host);
+    roles_abandon(host);
     qpn_free(host);
     outbox_free(host);
     free(host->buffer);
@@ -42,6 +44,7 @@ void host_abandon(struct host *host) {
     for (int i = 0; i < host->nslots; i++)
         slot_release(&host->slots[i]);
     listeners_abandon(host);
+    roles_abandon(host);
     lanes_abandon(host);
 }
 

@@ -10,6 +10,7 @@
  *   forward.c       what other processes of this host hand on, and are handed
  *   outbox.c        CM messages that wait for room in another process' socket
  *   listeners.c     who listens
+ *   roles.c         what a context is to the others, whatever is asked for
  *   strays.c        what packets may cost that are for nobody
  *   floods.c        floods: what nobody needs is muted, requests for connections are counted
  *   host.c          open and close; a further slot
@@ -24,6 +25,7 @@
 #define RNIC_HOST_HOST_H
 
 #include "link/lane/lane.h"
+#include "names/listen.h"
 #include "net/net.h"
 
 #define QPN_INDICES (1u << QPN_INDEX_BITS)
@@ -40,7 +42,9 @@ struct stray_name { /* of a listener: at the port's address, or at all of its fa
 };
 struct strays {
     uint64_t looks, answers;            /* those that there were are paid for until then */
+    uint64_t copies;                    /* the same of messages that went to several */
     uint64_t no_slot_until[SLOT_COUNT]; /* not looked for before that */
+    uint64_t no_role_until[ROLES][ROLE_NUMBERS];
     struct stray_name names[STRAY_NAMES];
 };
 
@@ -105,6 +109,7 @@ struct host {
     struct here here;
     struct letters letters;
     struct listener *listeners, *holders; /* see listeners.c */
+    struct slot roles[ROLES];             /* roles.c's. number: of the name; fd -1: there is none */
     struct strays strays;
     struct floods floods;
     uint8_t *buffer; /* HOST_BUFFER, of what is being handed on */
@@ -113,7 +118,7 @@ struct host {
 };
 
 /* What the device listens to. */
-extern const struct source forward_source, outbox_source, lanes_source, doors_source, listeners_source;
+extern const struct source forward_source, outbox_source, lanes_source, doors_source, listeners_source, roles_source;
 
 /* host.c. init: of what is all zero, after net_init().  open: with one slot.  free: when the ports are closed, which need
  * it.  add_qp: gives it a number. 0, -ENOMEM, -EUSERS */
@@ -142,6 +147,12 @@ int listeners_count(const struct host *host);
 bool listeners_have(const struct host *host, uint64_t service_id, const struct port *port, bool exact);
 void listeners_abandon(struct host *host);
 
+/* roles.c. take: from now on others find this context in that role; 0, -errno.  drop: not any more, if they did */
+void roles_init(struct host *host);
+int roles_take(struct host *host, enum role role);
+void roles_drop(struct host *host, enum role role);
+void roles_abandon(struct host *host);
+
 /* outbox.c. send: 0: on its way, held, or counted as lost; -ECONNREFUSED: there is no such name */
 int outbox_send(struct host *host, struct port *port, const struct abstract_name *to, const struct slot_packet *p,
                 const uint8_t *bth, uint64_t now);
@@ -149,12 +160,17 @@ void outbox_timer(struct host *host, uint64_t now);
 uint64_t outbox_deadline(const struct host *host);
 void outbox_free(struct host *host);
 
-/* strays.c. no: it is not worth a look, nobody has it.  missed: a look was in vain */
+/* strays.c. no: it is not worth a look, nobody has it.  missed: a look was in vain.  copy: may a message go to several now?
+ * copied: it did, to so many */
 bool strays_may_answer(struct host *host, uint64_t now);
 bool strays_no_slot(const struct host *host, uint32_t slot, uint64_t now);
 void strays_missed_slot(struct host *host, uint32_t slot, uint64_t now);
 bool strays_no_name(const struct host *host, const struct stray_name *name, uint64_t now);
 void strays_missed_name(struct host *host, const struct stray_name *name, uint64_t now);
+bool strays_no_role(const struct host *host, enum role role, uint32_t number, uint64_t now);
+void strays_missed_role(struct host *host, enum role role, uint32_t number, uint64_t now);
+bool strays_may_copy(const struct host *host, uint64_t now);
+void strays_copied(struct host *host, uint32_t copies, uint64_t now);
 
 /* floods.c. note: nobody needed n packets of a datagram. admit: false: dropped, as the sender has asked for connections
  * too often */

@@ -130,6 +130,8 @@ int listeners_open(struct host *host, struct rnic_context *ctx, uint64_t service
     int rc = set_address(host, l, addr, flags, err);
     if (!rc) {
         rc = take_names(host, l, flags & RNIC_LISTEN_REUSE);
+        if (!rc && !l->hold)
+            rc = roles_take(host, ROLE_LISTENS);
         if (rc)
             fail(err, rc,
                  rc == -EADDRINUSE ? "somebody on this host has service 0x%llx already"
@@ -151,6 +153,8 @@ void listeners_close(struct host *host, struct rnic_listener *pub) {
     while (*at != l)
         at = &(*at)->next;
     *at = l->next;
+    if (!host->listeners)
+        roles_drop(host, ROLE_LISTENS);
     close_names(l);
     free(l);
 }

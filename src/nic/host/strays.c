@@ -14,11 +14,17 @@
 #define AT_ONCE 256           /* of which so many may come together, as the clients of a server that has gone do */
 #define MOMENT_NS 50000000ull /* a process is some milliseconds old before somebody knows its numbers */
 
+static bool may(uint64_t paid_until, uint64_t now) { return paid_until < now + AT_ONCE * EACH_NS; }
+
+static void pay(uint64_t *paid_until, uint32_t n, uint64_t now) {
+    *paid_until = (*paid_until > now ? *paid_until : now) + n * EACH_NS;
+}
+
 static bool take(uint64_t *paid_until, uint64_t now) {
-    if (*paid_until >= now + AT_ONCE * EACH_NS)
-        return false;
-    *paid_until = (*paid_until > now ? *paid_until : now) + EACH_NS;
-    return true;
+    bool may_it = may(*paid_until, now);
+    if (may_it)
+        pay(paid_until, 1, now);
+    return may_it;
 }
 
 bool strays_may_answer(struct host *host, uint64_t now) { return take(&host->strays.answers, now); }
@@ -31,6 +37,19 @@ void strays_missed_slot(struct host *host, uint32_t slot, uint64_t now) {
     if (!take(&host->strays.looks, now))
         host->strays.no_slot_until[slot % SLOT_COUNT] = now + MOMENT_NS;
 }
+
+/* Many names are looked for at once, mostly in vain: never twice in a moment. */
+bool strays_no_role(const struct host *host, enum role role, uint32_t number, uint64_t now) {
+    return now < host->strays.no_role_until[role][number];
+}
+
+void strays_missed_role(struct host *host, enum role role, uint32_t number, uint64_t now) {
+    host->strays.no_role_until[role][number] = now + MOMENT_NS;
+}
+
+bool strays_may_copy(const struct host *host, uint64_t now) { return may(host->strays.copies, now); }
+
+void strays_copied(struct host *host, uint32_t copies, uint64_t now) { pay(&host->strays.copies, copies, now); }
 
 static uint32_t place_of(const struct stray_name *name) {
     uint64_t key = name->service_id ^ (uintptr_t)name->port ^ (name->any ? 1u : 0u) << 20;

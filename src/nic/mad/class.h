@@ -19,6 +19,14 @@ struct mad_class {
 
 extern const struct mad_class cm_class; /* cm.c */
 
+/* others.c. hand_on: to the process that has the name.  to_one: a message that does not say whose it is, to any context with
+ * a queue pair 1, if this one has none.  to_listeners: to all that may have got a request; OURS: this one may, too, and
+ * has not got it that way */
+enum found { NOBODY, OURS, HANDED_ON };
+enum found mads_hand_on(struct host *host, const struct abstract_name *to, const struct mad_message *m);
+enum found mads_to_one(struct mads *mads, const struct mad_message *m);
+enum found mads_to_listeners(struct mads *mads, const struct mad_message *m);
+
 /* send.c: to whoever has sent m. */
 void mads_answer(struct mads *mads, const struct mad_message *m, uint16_t pkey, const uint8_t mad[MAD_BYTES]);
 

@@ -7,6 +7,7 @@
 #include <errno.h>
 
 #include "base/address.h"
+#include "base/bytes.h"
 #include "mad/class.h"
 #include "names/listen.h"
 #include "roce/partition.h"
@@ -14,19 +15,6 @@
 #define COMM_ID_INDEX_BITS (32 - SLOT_BITS)
 
 /* ---------------------------------------------------------------- whose message is it */
-
-enum found { NOBODY, OURS, HANDED_ON };
-
-static enum found hand_on(struct host *host, const struct abstract_name *to, const struct mad_message *m) {
-    const struct slot_packet p = {
-        .src = m->d->src, .length = m->n, .hops = m->d->hops, .tclass = m->d->tclass, .flow_label = m->d->flow_label};
-    int rc = outbox_send(host, m->port, to, &p, m->in->pkt.bth, m->now);
-    if (rc == -ECONNREFUSED)
-        return NOBODY;
-    if (rc)
-        forward_count(host, rc, 1);
-    return HANDED_ON;
-}
 
 /* To another process' listener of that address, or of all addresses. */
 static enum found hand_to_listener(struct host *host, uint64_t service_id, bool any, const struct mad_message *m) {
@@ -38,7 +26,7 @@ static enum found hand_to_listener(struct host *host, uint64_t service_id, bool 
         listen_any_name(&name, service_id, address_is_v4(&m->port->addr), host->net->netdev.ifindex);
     else
         listen_name(&name, service_id, &m->port->addr);
-    enum found found = hand_on(host, &name, m);
+    enum found found = mads_hand_on(host, &name, m);
     if (found == NOBODY)
         strays_missed_name(host, &key, m->now);
     return found;
@@ -61,7 +49,7 @@ static enum found hand_to_slot(struct host *host, uint32_t slot, const struct ma
     if (strays_no_slot(host, slot, m->now))
         return NOBODY;
     abstract_name(&name, SLOT_NAME, slot);
-    enum found found = hand_on(host, &name, m);
+    enum found found = mads_hand_on(host, &name, m);
     if (found == NOBODY)
         strays_missed_slot(host, slot, m->now);
     else
@@ -71,7 +59,7 @@ static enum found hand_to_slot(struct host *host, uint32_t slot, const struct ma
 
 static enum found find_slot(struct host *host, uint32_t comm_id, const struct mad_message *m) {
     uint32_t slot = comm_id >> COMM_ID_INDEX_BITS;
-    if (comm_id == 0 || qpn_is_ours(host, slot)) /* 0 is nobody's: a REJ by a peer that never had an answer */
+    if (qpn_is_ours(host, slot))
         return OURS;
     enum found found = hand_to_slot(host, slot, m);
     if (found == NOBODY)
@@ -105,13 +93,19 @@ static void answer(struct mads *mads, const struct mad_message *m, bool refusal)
 /* For a connection, or for the queue pair of a service. */
 static bool asks(const uint8_t mad[MAD_BYTES]) { return mad_address(mad).target == MAD_FOR_SERVICE; }
 
+static enum found find(struct mads *mads, const struct mad_address *to, const struct mad_message *m) {
+    if (to->target == MAD_FOR_SERVICE)
+        return find_listener(mads->host, to->service_id, m);
+    if (to->target == MAD_FOR_ID && to->comm_id)
+        return find_slot(mads->host, to->comm_id, m);
+    if (to->target == MAD_FOR_ID && get_be16(m->in->pkt.payload + MAD_ATTRIBUTE) == CM_REJ)
+        return mads_to_listeners(mads, m); /* by a peer that never had an answer */
+    return mads_to_one(mads, m);
+}
+
 static bool elsewhere(struct mads *mads, const struct mad_message *m) {
     struct mad_address to = mad_address(m->in->pkt.payload);
-    enum found found = OURS;
-    if (to.target == MAD_FOR_ID)
-        found = find_slot(mads->host, to.comm_id, m);
-    else if (to.target == MAD_FOR_SERVICE)
-        found = find_listener(mads->host, to.service_id, m);
+    enum found found = find(mads, &to, m);
     if (found == NOBODY)
         answer(mads, m, to.target == MAD_FOR_SERVICE);
     return found != OURS;

@@ -4,10 +4,12 @@
  *
  *   mads.c      by its management class: the table
  *   cm.c        communication management
+ *   others.c    how a message gets to other processes
  *   send.c      what the device says itself, as queue pair 1
  *
  * The room decides which process gets a message, and answers what is for nobody.  What a message means is known to the
- * programs that read queue pair 1; messages of other classes than those of the table are for this process' own.
+ * programs that read queue pair 1; messages of other classes than those of the table are for this process' own, or for that of
+ * another one where this has none.
  *
  * struct mads is the room's own.  All functions: under the device's lock.
  */

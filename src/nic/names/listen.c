@@ -19,6 +19,11 @@ void listen_any_name(struct abstract_name *out, uint64_t service_id, bool v4, in
     abstract_name(out, NAME "any%c%%%d", service_id, v4 ? '4' : '6', ifindex);
 }
 
+void listen_role_name(struct abstract_name *out, enum role role, int ifindex, uint32_t number) {
+    static const char *const names[] = {[ROLE_GSI] = "gsi", [ROLE_LISTENS] = "listens"};
+    abstract_name(out, "rnic/1/%s/%d/%" PRIu32, names[role], ifindex, number);
+}
+
 int listen_open(const struct abstract_name *name) {
     int on = 1, fd = abstract_open(name);
     if (fd >= 0 &&

@@ -61,7 +61,7 @@ struct watched { /* what the engine's epoll set has of a descriptor */
     uint32_t events;
 };
 
-#define RUN_SOURCES 10
+#define RUN_SOURCES 11
 
 struct run {
     struct nic *nic;

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/fail.h"
 #include "qp/tagged.h"
@@ -160,9 +161,21 @@ static int number_qp(struct dev *dev, struct qp *qp, struct rnic_err *err) {
         return host_add_qp(&dev->host, qp, err);
     if (dev->host.gsi)
         return fail(err, -EBUSY, "this context has a GSI queue pair already; there is one queue pair 1 in each");
+    int rc = roles_take(&dev->host, ROLE_GSI);
+    if (rc)
+        return fail(err, rc, "no unix socket for queue pair 1: %s", strerror(-rc));
     dev->host.gsi = qp;
     qp->pub.qp_num = QPN_GSI;
     return 0;
+}
+
+static void leave_number(struct dev *dev, struct qp *qp) {
+    if (dev->host.gsi != qp) {
+        qpn_remove(&dev->host, qp);
+        return;
+    }
+    dev->host.gsi = NULL;
+    roles_drop(&dev->host, ROLE_GSI);
 }
 
 static void use_cq(struct rnic_cq *cq, int by) {
@@ -237,10 +250,7 @@ void verbs_leave_qp(struct dev *dev, struct qp *qp) {
     mw_unbind_all(&qp->windows);
     if (qp->engine == &raw_ops)
         frames_leave(&dev->net, qp);
-    if (dev->host.gsi == qp)
-        dev->host.gsi = NULL;
-    else
-        qpn_remove(&dev->host, qp);
+    leave_number(dev, qp);
     verbs_disconnect(dev, qp);
     ends_forget(&dev->ends, qp->pub.qp_num);
     dev->objects.qps--;

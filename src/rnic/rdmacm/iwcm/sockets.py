@@ -83,8 +83,9 @@ def _not_bound(where: Inet, errno: int, verb: str) -> VerbsError:
 def claimed(where: Inet, verb: str, *, reuse: bool) -> socket.socket:
     """A socket that has a port for an id.
 
-    The port is this socket's alone, unless old connections of it are in TIME_WAIT: binding beside these takes
-    SO_REUSEADDR, with which two may bind a port, and one can listen.
+    The port is this socket's alone, also where old connections of it are in TIME_WAIT. Binding beside these
+    takes SO_REUSEADDR, with which two may bind a port: it is off again at once. Of two that bind in the same
+    moment, or with `reuse`, one can listen.
     """
     if reuse:
         return bound(where, verb, reuse=True)
@@ -93,7 +94,9 @@ def claimed(where: Inet, verb: str, *, reuse: bool) -> socket.socket:
     except VerbsError as error:
         if error.errno != EADDRINUSE:
             raise
-        return bound(where, verb, reuse=True)
+    sock = bound(where, verb, reuse=True)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+    return sock
 
 
 def listen(sock: socket.socket, verb: str) -> None:
