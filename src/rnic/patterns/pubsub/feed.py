@@ -4,7 +4,7 @@ publisher's board and of slots, and says what to READ next.
 
 Anybody can send to a group. So a datagram that does not come from the publisher's address and queue pair, or
 does not have its epoch, its length and its CRC, is counted and forgotten. The next message in order is taken
-from a datagram alone. Everything else is only a reason to look at the board, which came by the connection: a
+from a datagram alone. Everything else is only a reason to look at the board, which comes by the connection: a
 message that is ahead is kept until then, and forgotten if the board says that it is not published yet.
 """
 
@@ -72,7 +72,9 @@ class Feed:
         self.stride = stride(welcome.longest)
         self._ready: deque[bytes | int] = deque()  # a number: so many were missed
         self._early: dict[int, bytes] = {}
-        self._doubts: dict[int, int] = {}  # how often a slot had not what the board says
+        self._claims: list[int] = []  # of other datagrams: so many messages are published
+        self._torn: set[int] = set()  # whose slots had something else, since the last look at the board
+        self._doubts: dict[int, int] = {}  # how often that was so although the board says otherwise
         self._next = self._head = 0
         self.due = False
         """Whether something is a reason to look at the board."""
@@ -100,7 +102,7 @@ class Feed:
     def take(self) -> bytes:
         """The next message; MissedError if there are none for a while."""
         found = self._ready.popleft()
-        self.ended = self._last and not self._ready and self._next == self._head
+        self._end_if_all()
         if isinstance(found, int):
             raise MissedError(found)
         return found
@@ -118,28 +120,27 @@ class Feed:
         body = len(data) - HEADER.size
         if number < self._next or number in self._early:
             self._duplicates += 1
-        elif not body and length:
-            self._announced(length)
-        elif length != body or length > self._longest or not is_whole(data, crc, length):
+        elif not body and length == END:
+            self._claim(number)
+        elif length > self._longest or (body and (body != length or not is_whole(data, crc, length))):
             self._strange += 1
+        elif body != length or number >= self._next + self._slots or len(self._early) >= _EARLY:
+            self._claim(number + 1)
         else:
             self._arrived(number, data[HEADER.size :])
 
-    def _announced(self, length: int) -> None:
-        if length > self._longest and length != END:
-            self._strange += 1
-        else:
-            self.due = True
+    def _claim(self, head: int) -> None:
+        self.due = True
+        if len(self._claims) < _EARLY:
+            self._claims.append(head)
 
     def _arrived(self, number: int, message: bytes) -> None:
+        self._received += 1
         if number == self._next:
-            self._received += 1
             self._put(message)
             self._drain()
-            return
-        self.due = True
-        if number < self._next + self._slots and len(self._early) < _EARLY:
-            self._received += 1
+        else:
+            self.due = True
             self._early[number] = message
 
     def _put(self, message: bytes) -> None:
@@ -159,13 +160,16 @@ class Feed:
         self._end_if_all()
 
     def board(self, board: bytes) -> None:
-        """The board was read; raises LiarError if it cannot be so."""
+        """The board was read; raises LiarError if it cannot be so, or if a slot has never what it says."""
         self.due = False
         self._read_board(board)
-        for number in [n for n in self._early if n > self._head]:
+        for number in [n for n in self._early if n >= self._head]:
             del self._early[number]
             self._received -= 1
             self._strange += 1
+        self._strange += sum(claim > self._head for claim in self._claims)
+        self._claims.clear()
+        self._judge()
         self._skip_to(self._oldest)
         self._end_if_all()
 
@@ -193,7 +197,14 @@ class Feed:
             self._put(self._early.pop(number))
         self._miss(oldest - self._next)
         self._drain()
-        self._doubts = {number: times for number, times in self._doubts.items() if number >= self._next}
+
+    def _judge(self) -> None:
+        """Slots that had something else were overwritten, as the board tells now; or the publisher lies."""
+        torn = [number for number in self._torn if number >= self._oldest]
+        self._doubts = {number: self._doubts.get(number, 0) + 1 for number in torn}
+        self._torn.clear()
+        if (wrong := next((n for n, times in self._doubts.items() if times == _TRIES), None)) is not None:
+            raise LiarError(f"the publisher says that message {wrong} is in its ring, and it is not")
 
     def _miss(self, count: int) -> None:
         if count <= 0:
@@ -223,9 +234,6 @@ class Feed:
     def fetched(self, number: int, slot: bytes) -> int:
         """The beginning of a message's slot was READ. How many bytes of it are needed, if these are too few;
         else 0.
-
-        Raises LiarError if the slot has never what the board says. Once may happen: the message was
-        overwritten meanwhile, which the next look at the board tells.
         """
         said = read_head(slot)
         if said is not None and said[1:3] == (self._epoch, number) and said[3] <= self._longest:
@@ -238,7 +246,5 @@ class Feed:
                 self._drain()
                 return 0
         self.due = True
-        self._doubts[number] = times = self._doubts.get(number, 0) + 1
-        if times == _TRIES:
-            raise LiarError(f"the publisher says that message {number} is in its ring, and it is not")
+        self._torn.add(number)
         return 0

@@ -172,16 +172,17 @@ class Publisher:
         reached, and a ticket is the number of a message.
         """
         self._make_room(len(parts), until)
-        buf, begin = self.mr.buf, self._head
+        buf = self.mr.buf
+        words = buf.cast("Q")
         wrs = []
-        for number, part in enumerate(parts, begin):
-            at = SLOTS + number % self._slots * self._stride
-            write_slot(buf, at, self._epoch, number, part)
+        for part in parts:
+            at = SLOTS + self._head % self._slots * self._stride
+            write_slot(buf, at, self._epoch, self._head, part)
+            self._head += 1
+            words[HEAD // 8] = self._head  # before the next slot changes, and before a datagram tells of it
             fits = len(part) <= self.most
             self._announced += not fits
             wrs.append(self._datagram(at, HEADER.size + fits * len(part)))
-        self._head = begin + len(parts)
-        buf.cast("Q")[HEAD // 8] = self._head  # before a datagram tells of it
         self._sends.post(wrs)
 
     def _make_room(self, places: int, until: float | None) -> None:
@@ -194,7 +195,7 @@ class Publisher:
 
     def _check_open(self) -> None:
         if self._closed or self._ended:
-            raise ValueError("publish() behind end() or close()")
+            raise ValueError("the publisher has ended, or was closed")
 
     # ------------------------------------------------------------ subscribers
 
@@ -236,6 +237,7 @@ class Publisher:
         with self._guard:
             if self._ended:
                 return
+            self._check_open()
             self._make_room(1, after(timeout))
             write_notice(self.mr, self._epoch, self._head)
             self._ended = True
@@ -243,8 +245,9 @@ class Publisher:
 
     def close(self) -> None:
         """Give back the queue pair, and the ring when nobody is connected any more."""
-        self._closed = True
-        self._stack.close()
+        with self._guard:
+            self._closed = True
+            self._stack.close()
 
     def __enter__(self) -> Self:
         return self

@@ -336,6 +336,8 @@ class AsyncSubscriber(_Subscriber):
     async def get(self) -> bytes:
         """The next message; waits for it. Tasks take turns. Raises as Subscriber.get()."""
         async with self._turn:
+            if not self._feed.ready:
+                await asyncio.sleep(0)  # other tasks run, however many messages come
             try:
                 return await run_async(self._port, self._get(None))
             except EOFError as error:

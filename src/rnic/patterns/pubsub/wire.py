@@ -123,4 +123,6 @@ class Welcome(Record):
             raise ValueError(
                 f"the publisher shares {room} bytes, too few for {slots} slots of {stride(longest)}"
             )
+        if not GID(group).ip.is_multicast:
+            raise ValueError(f"the publisher says that its group is {GID(group).ip}, which is none")
         return cls(epoch, slots, longest, qkey, qp_num, GID(group), GID(source))
