@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, cast
+from typing import Any
 
 import rnic
 from patterns.ends import HOST, WAIT
@@ -24,7 +24,7 @@ def published(group: str | None = None, host: str = HOST, **options: Any) -> Ite
         try:
             yield publisher, listener.port
         finally:
-            context_of(publisher).set_faults(None)
+            publisher.context.set_faults(None)
             listener.close()
             serving.join(WAIT)
         assert not serving.is_alive()
@@ -35,10 +35,6 @@ def published(group: str | None = None, host: str = HOST, **options: Any) -> Ite
 def subscribed(port: int, host: str = HOST, **options: Any) -> Iterator[Subscriber]:
     with rnic.connect(host, port) as conn, Subscriber.over(conn, timeout=WAIT, **options) as subscriber:
         yield subscriber
-
-
-def context_of(publisher: Publisher) -> rnic.Context:
-    return cast("rnic.Context", publisher.mr.pd.context)
 
 
 def all_of(subscriber: Subscriber) -> tuple[list[bytes], int]:

@@ -22,7 +22,7 @@ import pytest
 import rnic
 import rnic.aio
 from patterns.ends import HOST, WAIT
-from patterns.publishers import Stranger, all_of, context_of, published, subscribed
+from patterns.publishers import Stranger, all_of, published, subscribed
 from rnic import Faults, Lose
 from rnic.patterns.cursor import LiarError
 from rnic.patterns.pubsub import AsyncSubscriber, MissedError, Publisher, Subscriber
@@ -61,28 +61,57 @@ def test_messages_of_every_length_come_whole_and_in_order() -> None:
             publisher.publish(b"")
 
 
-@pytest.mark.parametrize("loss", [0.01, 0.05, 0.3])
+@pytest.mark.parametrize("loss", [0.01, 0.05])
 def test_what_is_lost_is_repaired_for_all(loss: float) -> None:
     """The connections lose packets, too."""
     said = messages(1, 400, 2000)
     with published(size=2000) as (publisher, port), ThreadPoolExecutor(MANY) as pool, ExitStack() as stack:
         subscribers = [stack.enter_context(subscribed(port)) for _ in range(MANY)]
         hearing = [pool.submit(all_of, one) for one in subscribers]
-        context_of(publisher).set_faults(Faults(loss=loss, seed=3))
+        publisher.context.set_faults(Faults(loss=loss, seed=3))
         for begin in range(0, len(said), 10):
             publisher.publish_many(said[begin : begin + 10], WAIT)
         publisher.end(WAIT)
         for one in hearing:
             assert one.result(WAIT) == (said, 0)
-        assert context_of(publisher).counters().fault_lost > 0
+        assert publisher.context.counters().fault_lost > 0
         assert all(one.statistics().repaired > 0 for one in subscribers)
-        context_of(publisher).set_faults(None)
+        publisher.context.set_faults(None)
+
+
+def lossy(subscriber: Subscriber, loss: float, seed: int) -> Subscriber:
+    """It loses datagrams of its own, and its connection none: one that loses so many does not last."""
+    dice, feed = random.Random(seed), subscriber._feed
+    hear = feed.datagram
+
+    def lose(qp_num: int, raw: bytes) -> None:
+        if dice.random() >= loss:
+            hear(qp_num, raw)
+
+    feed.datagram = lose  # type: ignore[method-assign]
+    return subscriber
+
+
+@pytest.mark.parametrize("loss", [0.3, 0.9, 1.0])
+def test_much_loss_another_one_at_each(loss: float) -> None:
+    said = messages(7, 1000, 1500)
+    with published(size=1500) as (publisher, port), ThreadPoolExecutor(MANY) as pool, ExitStack() as stack:
+        subscribers = [lossy(stack.enter_context(subscribed(port)), loss, n) for n in range(MANY)]
+        hearing = [pool.submit(all_of, one) for one in subscribers]
+        for begin in range(0, len(said), 10):
+            publisher.publish_many(said[begin : begin + 10], WAIT)
+        publisher.end(WAIT)
+        for one in hearing:
+            assert one.result(WAIT) == (said, 0)
+        for subscriber in subscribers:
+            assert subscriber.statistics().repaired >= loss * len(said) / 2
+            assert loss < 1 or subscriber.statistics().received == 0
 
 
 def test_duplicates_and_another_order() -> None:
     said = messages(2, 500, 500)
     with published() as (publisher, port), subscribed(port) as subscriber:
-        context_of(publisher).set_faults(Faults(duplicate=0.2, reorder=0.2, seed=5))
+        publisher.context.set_faults(Faults(duplicate=0.2, reorder=0.2, seed=5))
         with ThreadPoolExecutor(1) as pool:
             hearing = pool.submit(all_of, subscriber)
             for one in said:
@@ -90,13 +119,13 @@ def test_duplicates_and_another_order() -> None:
             publisher.end(WAIT)
             assert hearing.result(WAIT) == (said, 0)
         assert subscriber.statistics().duplicates > 0
-        context_of(publisher).set_faults(None)
+        publisher.context.set_faults(None)
 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_the_last_messages_are_repaired_when_nothing_follows(count: int) -> None:
     with published() as (publisher, port), subscribed(port, quiet=0.01) as subscriber:
-        context_of(publisher).set_faults(Faults(lose=[Lose(opcode=SEND_ONLY, nth=2, count=9)]))
+        publisher.context.set_faults(Faults(lose=[Lose(opcode=SEND_ONLY, nth=2, count=9)]))
         said = [b"%d" % n for n in range(1 + count)]
         for one in said:
             publisher.publish(one, WAIT)
@@ -112,9 +141,7 @@ def test_who_is_too_slow_is_told_how_much_it_has_missed() -> None:
         said = [b"%d" % n for n in range(100)]
         for begin in range(0, 100, 4):
             publisher.publish_many(said[begin : begin + 4], WAIT)
-        until(
-            lambda: context_of(publisher).counters().drop_no_receive >= 96, "all datagrams but four are lost"
-        )
+        until(lambda: publisher.context.counters().drop_no_receive >= 96, "all datagrams but four are lost")
         assert [slow.get(WAIT) for _ in range(4)] == said[:4]
         with pytest.raises(MissedError, match="81 messages") as missed:
             slow.get(WAIT)
@@ -191,13 +218,13 @@ def test_tasks() -> None:
                 hearing = [asyncio.create_task(hear(listener.port)) for _ in range(2)]
                 for _ in hearing:
                     await started.acquire()
-                context_of(publisher).set_faults(Faults(loss=0.05, seed=1))
+                publisher.context.set_faults(Faults(loss=0.05, seed=1))
                 for one in said:
                     publisher.publish(one)
                     await asyncio.sleep(0)
                 publisher.end()
                 assert await asyncio.gather(*hearing) == [said, said]
-                context_of(publisher).set_faults(None)
+                publisher.context.set_faults(None)
                 listener.close()
                 await serving
 
@@ -343,7 +370,7 @@ def test_messages_that_are_not_in_the_ring() -> None:
 
 def test_a_message_that_is_torn_for_a_while() -> None:
     with published() as (publisher, port), subscribed(port, quiet=0.01) as subscriber:
-        context_of(publisher).set_faults(Faults(lose=[Lose(opcode=SEND_ONLY, count=1)]))
+        publisher.context.set_faults(Faults(lose=[Lose(opcode=SEND_ONLY, count=1)]))
         publisher.publish(b"whole", WAIT)
         at = SLOTS + HEADER.size
         publisher.mr.buf[at] ^= 1

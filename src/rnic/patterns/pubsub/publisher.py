@@ -118,7 +118,8 @@ class Publisher:
         with ExitStack() as stack:
             stack.callback(self.mr.__exit__, VerbsError, None, None)  # now, or when nobody uses it any more
             pd = cast("PD", self.mr.pd)
-            context = cast("Context", pd.context)
+            self.context = context = cast("Context", pd.context)
+            """The listener's device, which it has open; set_faults() makes it lose datagrams."""
             check_device(context)
             depth = min(_DEPTH, slots)
             qp = queue_pair(stack, context, pd, self._qkey, sends=depth)
