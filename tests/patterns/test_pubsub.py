@@ -25,7 +25,9 @@ from patterns.ends import HOST, WAIT
 from patterns.publishers import Stranger, all_of, published, subscribed
 from rnic import Faults, Lose
 from rnic.patterns.cursor import LiarError
+from rnic.patterns.ports import Piece
 from rnic.patterns.pubsub import AsyncSubscriber, MissedError, Publisher, Subscriber
+from rnic.patterns.pubsub.subscriber import _merged
 from rnic.patterns.pubsub.wire import ENDED, HEAD, HEADER, MAGIC, SLOTS
 from waiting import until
 
@@ -106,6 +108,19 @@ def test_much_loss_another_one_at_each(loss: float) -> None:
         for subscriber in subscribers:
             assert subscriber.statistics().repaired >= loss * len(said) / 2
             assert loss < 1 or subscriber.statistics().received == 0
+
+
+def test_slots_that_lie_side_by_side_are_one_read() -> None:
+    """Not those on both sides of the ring's end, nor behind a gap."""
+    pieces = [
+        Piece(64, 10, 100),
+        Piece(74, 10, 110),
+        Piece(84, 10, 64),
+        Piece(94, 10, 74),
+        Piece(104, 10, 94),
+    ]
+    assert _merged(pieces) == [Piece(64, 20, 100), Piece(84, 20, 64), Piece(104, 10, 94)]
+    assert _merged([]) == []
 
 
 def test_duplicates_and_another_order() -> None:
