@@ -6,6 +6,8 @@
     credits   messages on a bare queue pair, with credit flow control
     rpc       request and reply, with many outstanding calls, deadlines and cancellation
     ring      a cyclic buffer in the receiver's memory, into which the sender RDMA WRITEs records
+    many      many writers, one reader: slots of its memory that are claimed by COMPARE_SWAP
+    pubsub    publish and subscribe by multicast; what was lost is READ from the publisher's ring
     onesided  a key-value store, locks, counters, barrier and all-reduce by READ, WRITE and atomics alone
 
 They work on a queue pair (`ports.QueuePairPort`), on a connection (`ports.ConnectionPort`) and, where they
@@ -17,10 +19,10 @@ from typing import TYPE_CHECKING
 from rnic.later import later
 
 if TYPE_CHECKING:
-    from rnic.patterns import chain, credits, cursor, onesided, ports, ring, rpc, wait  # noqa: A004 - a pattern
+    from rnic.patterns import chain, credits, cursor, many, onesided, ports, pubsub, ring, rpc, wait  # noqa: A004 - a pattern
 else:
     __getattr__, __dir__ = later(
-        __name__, "chain", "credits", "cursor", "onesided", "ports", "ring", "rpc", "wait"
+        __name__, "chain", "credits", "cursor", "many", "onesided", "ports", "pubsub", "ring", "rpc", "wait"
     )
 
-__all__ = ["chain", "credits", "cursor", "onesided", "ports", "ring", "rpc", "wait"]
+__all__ = ["chain", "credits", "cursor", "many", "onesided", "ports", "pubsub", "ring", "rpc", "wait"]
