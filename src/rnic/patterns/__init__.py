@@ -5,6 +5,7 @@
     chain     chains, inline data, unsignaled work, with the send queue's accounting kept right
     credits   messages on a bare queue pair, with credit flow control
     rpc       request and reply, with many outstanding calls, deadlines and cancellation
+    rendezvous  long messages: announced, then READ by the receiver or WRITTEN by the sender
     ring      a cyclic buffer in the receiver's memory, into which the sender RDMA WRITEs records
     onesided  a key-value store, locks, counters, barrier and all-reduce by READ, WRITE and atomics alone
 
@@ -17,10 +18,10 @@ from typing import TYPE_CHECKING
 from rnic.later import later
 
 if TYPE_CHECKING:
-    from rnic.patterns import chain, credits, cursor, onesided, ports, ring, rpc, wait  # noqa: A004 - a pattern
+    from rnic.patterns import chain, credits, cursor, onesided, ports, rendezvous, ring, rpc, wait  # noqa: A004 - a pattern
 else:
     __getattr__, __dir__ = later(
-        __name__, "chain", "credits", "cursor", "onesided", "ports", "ring", "rpc", "wait"
+        __name__, "chain", "credits", "cursor", "onesided", "ports", "rendezvous", "ring", "rpc", "wait"
     )
 
-__all__ = ["chain", "credits", "cursor", "onesided", "ports", "ring", "rpc", "wait"]
+__all__ = ["chain", "credits", "cursor", "onesided", "ports", "rendezvous", "ring", "rpc", "wait"]
