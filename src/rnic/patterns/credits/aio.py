@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from rnic._nic.nic import SendWR
-from rnic.enums import WROpcode
+from rnic.enums import QPState, WROpcode
 from rnic.patterns.chain import QueueError
 from rnic.patterns.credits.ends import PARTING, Ends
 
@@ -112,7 +112,8 @@ class AsyncChannel(Ends):
     async def _settle(self, waiting: asyncio.Future[None]) -> None:
         """Until what was posted is not under way any more; raises QueueError."""
         try:
-            await asyncio.wait([waiting], timeout=PARTING)
+            if self._qp.state is not QPState.ERR:
+                await asyncio.wait([waiting], timeout=PARTING)
         finally:
             if not waiting.done():
                 waiting.cancel()

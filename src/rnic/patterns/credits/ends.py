@@ -82,6 +82,11 @@ class Ends:
         return self._flow.peer
 
     @property
+    def max_message(self) -> int:
+        """Bytes of the longest message that it takes."""
+        return self._flow.max_message
+
+    @property
     def error(self) -> Exception | None:
         """What has ended the channel."""
         return self._flow.error

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CacheStatistics", "RegistrationCache", "array_of"]
 
+_CHANGES = AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_ATOMIC
 Key = tuple[int, int, int]  # address, bytes, rights
 
 
@@ -45,7 +46,11 @@ class _Kept(NamedTuple):
 
 class _Used(NamedTuple):
     key: Key
-    owner: Any  # its memory cannot go meanwhile
+    array: Any  # its memory cannot go meanwhile
+    owner: Any  # None: it is not to be kept
+
+
+_NOT_KEPT = _Used((0, 0, 0), None, None)
 
 
 def array_of(buffer: object) -> Any:
@@ -79,8 +84,9 @@ class RegistrationCache:
     So their registrations end with give(). NumPy refuses to resize an array while the cache has a
     registration of it; resize(refcheck=False) forces it, and must not be used on one.
 
-    Rights of peers stay with a kept registration: a peer that has got the key may use the bytes until it is
-    closed. Several ends, in several threads, may share a cache.
+    A peer that has got the key of a kept registration may READ the bytes until it is closed. One that lets
+    peers write is closed by give(), as else a peer could change the bytes later. Several ends, in several
+    threads, may share a cache.
     """
 
     def __init__(self, pd: PD, max_bytes: int = 256 << 20) -> None:
@@ -111,7 +117,7 @@ class RegistrationCache:
 
     def take_at(self, addr: int, length: int, access: AccessFlags | int, array: Any) -> MR:
         """The same of bytes in the memory of a NumPy array, wherever they lie there."""
-        owner = owner_of(array)
+        owner = None if access & _CHANGES else owner_of(array)
         key = addr, length, int(access)
         if (kept := self._kept.pop(key, None)) is not None:
             self._hits += 1
@@ -119,8 +125,7 @@ class RegistrationCache:
         else:
             self._misses += 1
             mr = self.pd.reg_mr(addr=addr, length=length, access=access)
-        if owner is not None:
-            self._used[mr] = _Used(key, owner)
+        self._used[mr] = _Used(key, array, owner)
         return mr
 
     def _register(self, view: memoryview, access: AccessFlags | int) -> MR:
@@ -129,18 +134,18 @@ class RegistrationCache:
 
     def give(self, mr: MR) -> None:
         """Its use is over: it is kept, or closed."""
-        used = self.forget(mr)
-        if used is None or mr.closed or mr.length > self.max_bytes or used.key in self._kept:
+        used = self._used.pop(mr, _NOT_KEPT)
+        key, owner = used.key, used.owner
+        if owner is None or mr.closed or mr.length > self.max_bytes or key in self._kept:
             mr.close()
             return
-        key = used.key
-        self._kept[key] = _Kept(mr, weakref.ref(used.owner, lambda _: self._invalidate(key)))
+        self._kept[key] = _Kept(mr, weakref.ref(owner, lambda _: self._invalidate(key)))
         while self.statistics().kept_bytes > self.max_bytes:
             self._evicted += self._close(next(iter(list(self._kept))))
 
-    def forget(self, mr: MR) -> _Used | None:
-        """It is the caller's from now on, who closes it."""
-        return self._used.pop(mr, None)
+    def forget(self, mr: MR) -> None:
+        """It is not to be kept, as its memory is another one now; give() closes it."""
+        self._used.pop(mr, None)
 
     def close(self) -> None:
         """Close all that are kept; those in use are closed by their give()."""

@@ -7,12 +7,10 @@ they are carried out in a thread or in a task.
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable
-from functools import partial
-from time import monotonic, perf_counter
-from typing import TYPE_CHECKING
+from time import monotonic
+from typing import TYPE_CHECKING, TypeVar
 
 from rnic.endpoint.errors import MessageTooLongError
 from rnic.enums import AccessFlags, WROpcode
@@ -32,10 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Dealings", "RendezvousStatistics"]
 
+T = TypeVar("T")
 _NOBODY = AccessFlags(0)
 _LIFE = 1.0  # seconds of silence after which an end looks whether its peer is there
-_SIZES = [1 << power for power in range(10, 21)]  # bytes of probes
-_ROUNDS = 5  # probes of each size, by each way
 _NUMBERS = 1 << 32
 _TOLL = 64  # bytes as which a waiting message counts, beside its own
 
@@ -123,8 +120,27 @@ class Dealings:
 
     def send(self, source: Layout, until: float | None) -> Steps[None]:
         """Send a message."""
+        yield from self._while_open(self._send(source, until))
+
+    def settle(self, until: float | None) -> Steps[None]:
+        """Wait until the peer has the message of an earlier call, which ended too soon."""
+        yield from self._while_open(self._settle(until))
+
+    def _while_open(self, steps: Steps[T]) -> Steps[T]:
+        """What needs the peer's end to be open."""
+        try:
+            return (yield from steps)
+        except EOFError:
+            self.let_go()
+            raise ConnectionError("the peer has closed its end, and takes no message") from None
+
+    def _settle(self, until: float | None) -> Steps[None]:
+        while self._out is not None:
+            yield from self._go_on(self._out, until)
+
+    def _send(self, source: Layout, until: float | None) -> Steps[None]:
         yield from self._greet(until)
-        yield from self.settle(until)
+        yield from self._settle(until)
         assert self._longest is not None
         if source.total > self._longest:
             most = self._longest
@@ -160,64 +176,6 @@ class Dealings:
         target.put(message)
         return len(message)
 
-    def settle(self, until: float | None) -> Steps[None]:
-        """Wait until the peer has the message of an earlier call, which ended too soon."""
-        while self._out is not None:
-            yield from self._go_on(self._out, until)
-
-    def measure(self, until: float | None) -> Steps[int]:
-        """Find the threshold; the other end does the same, behind this one or ahead of it."""
-        yield from self._greet(until)
-        yield from self.settle(until)
-        mine = os.urandom(words.NONCE)
-        yield Leave(words.pack(Kind.MEASURE, 0, mine))
-        self._measuring = True
-        while self._nonce is None:
-            yield from self._hear(until)
-        theirs, self._nonce = self._nonce, None
-        if theirs == mine:
-            raise LiarError("the peer's number for measuring is this end's")
-        if mine > theirs:
-            yield from self._probe(until)
-        while not self._measured:
-            yield from self._hear(until)
-        if mine < theirs:
-            yield from self._probe(until)
-        self._measured = self._measuring = False
-        assert self.chosen is not None
-        return self.chosen
-
-    def _probe(self, until: float | None) -> Steps[None]:
-        """Time messages of growing lengths, until announced ones are faster twice."""
-        takes = self._peer_takes()
-        assert takes is not None
-        assert self._longest is not None
-        most = min(takes[1] - words.HEADER.size, self._longest)
-        first = None  # the size from which on they were faster
-        for size in _SIZES:
-            if size > most:
-                break
-            source = Layout(bytearray(size), "measure()", False)
-            eager = yield from self._time(partial(self._say_probe, source, until))
-            announced = yield from self._time(partial(self._announce, source, True, until))
-            if announced >= eager:
-                first = None
-            elif first is None:
-                first = size
-            else:
-                break
-        self.chosen = most + 1 if first is None else first
-        yield Leave(words.pack(Kind.MEASURED))
-
-    def _time(self, send: Callable[[], Steps[None]]) -> Steps[float]:
-        """Seconds that a message takes until its answer is here: the median."""
-        found = []
-        for _ in range(_ROUNDS):
-            begin = perf_counter()
-            yield from send()
-            found.append(perf_counter() - begin)
-        return sorted(found)[_ROUNDS // 2]
-
     # ------------------------------------------------------------------------------------ out
 
     def _greet(self, until: float | None) -> Steps[None]:
@@ -230,12 +188,6 @@ class Dealings:
     def _next_number(self) -> int:
         self._ours = (self._ours + 1) % _NUMBERS
         return self._ours
-
-    def _say_probe(self, source: Layout, until: float | None) -> Steps[None]:
-        self._probing = number = self._next_number()
-        yield Say(source.join(words.pack(Kind.EAGER, number, probe=True)), until)
-        while self._probing is not None:
-            yield from self._hear(until)
 
     def _announce(self, source: Layout, probe: bool, until: float | None) -> Steps[None]:
         """Announce a message, and wait until the peer has it."""
@@ -253,6 +205,8 @@ class Dealings:
             yield Leave(word)
             while self._out is out:
                 yield from self._go_on(out, until)
+        except (ConnectionError, EOFError):
+            raise  # the channel is over
         except BaseException as error:
             if self._out is out:
                 self._copied += out.step_aside()
@@ -263,11 +217,7 @@ class Dealings:
     def _go_on(self, out: Out, until: float | None) -> Steps[None]:
         """The next step of the announced message."""
         if out.cleared is None:
-            try:
-                yield from self._hear(until)
-            except EOFError:
-                self.let_go()
-                raise ConnectionError("the peer has closed its end, and did not take the message") from None
+            yield from self._hear(until)
             return
         with_these = out.source.hold(self.cache, _NOBODY, False)
         try:
@@ -320,7 +270,7 @@ class Dealings:
         except BaseException:
             if coming.target is not None and coming.held is not None and not coming.spoiled:
                 coming.held.move_away()
-                coming.spoiled = True
+                coming.target, coming.spoiled = None, True
             raise
 
     def _clear(self, coming: In, target: Layout | None) -> bytes:
@@ -379,6 +329,9 @@ class Dealings:
         return coming.probe or (self._out is not None and fits)
 
     def _hear_hello(self, word: Word) -> None:
+        takes = self._peer_takes()
+        if takes is None or takes[1] < words.LONGEST:
+            raise LiarError(f"the peer's channel takes too short messages: {words.LONGEST} bytes are needed")
         self._longest = words.parse_hello(word.body)
 
     def _hear_eager(self, word: Word) -> bytes | None:

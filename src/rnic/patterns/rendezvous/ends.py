@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, cast
 from rnic.enums import AccessFlags, QPState, WCStatus
 from rnic.patterns.chain import QueueError
 from rnic.patterns.cursor import LiarError
+from rnic.patterns.rendezvous import words
 from rnic.patterns.rendezvous.cache import RegistrationCache
-from rnic.patterns.rendezvous.dealings import Dealings, RendezvousStatistics
+from rnic.patterns.rendezvous.measure import Measuring
 
 if TYPE_CHECKING:
     from rnic import PD
     from rnic.patterns.credits import AsyncChannel, Channel
+    from rnic.patterns.rendezvous.dealings import RendezvousStatistics
     from rnic.patterns.rendezvous.sides import How
 
 __all__ = ["LONGEST", "Ends"]
@@ -50,12 +52,16 @@ class Ends:
                 f"the queue pair lets its peer do {rights!r}, and a rendezvous needs {_NEEDED!r}: "
                 "set qp_access_flags"
             )
+        if (most := channel.max_message) < words.LONGEST:
+            raise ValueError(
+                f"the channel takes messages of {most} bytes: max_message={words.LONGEST} is needed"
+            )
         if cache is not None and cache.pd is not qp.pd:
             raise ValueError("the cache is of another protection domain than the queue pair")
         self._owns_cache = cache is None
         self.cache = RegistrationCache(cast("PD", qp.pd)) if cache is None else cache
         """Its registrations."""
-        self._dealings = Dealings(
+        self._dealings = Measuring(
             how,
             threshold,
             max_message,

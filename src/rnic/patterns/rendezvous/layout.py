@@ -163,12 +163,12 @@ class Layout:
         array = array_of(buffer)
         if array is not None and array.dtype.hasobject:
             raise ValueError(f"{what}: {array.dtype} holds Python objects, which mean nothing to a peer")
-        view = view_of(buffer, what) if array is not None else flat(buffer, what)
+        view = view_of(buffer, what)
         if self._to_write and view.readonly:
             raise ValueError(f"{what} needs a buffer that can be written, not a {type(buffer).__name__}")
-        if array is None or view.c_contiguous:
-            if view.nbytes:
-                self._parts.append(_Flat(view.cast("B")))
+        if array is None or view.c_contiguous or not view.nbytes:
+            if data := flat(buffer, what):
+                self._parts.append(_Flat(data))
         elif (blocks := _blocks(array)) is not None:
             self._parts.append(_Rows(array, array.__array_interface__["data"][0], blocks))
         else:

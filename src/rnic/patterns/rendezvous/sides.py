@@ -32,8 +32,9 @@ class Out:
         """Its call is over: a copy stays, of which the peer gets the message. Returns its bytes."""
         if self.held is not None:
             self.held.move_away()
-        else:
-            self.source = Layout(self.source.join(b""), "send()", False)
+            total, self.source = self.source.total, Layout((), "send()", False)
+            return total
+        self.source = Layout(self.source.join(b""), "send()", False)
         return self.source.total
 
 

@@ -21,6 +21,7 @@ _TOTAL = struct.Struct("<Q")
 _PIECE = struct.Struct("<QQI")
 _MAGIC, _VERSION = b"rnRV", 1
 MOST_PIECES = 256
+LONGEST = HEADER.size + MOST_PIECES * _PIECE.size  # bytes of an OFFER or CLEAR
 _PROBE = 1
 NONCE = 8
 
