@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from random import Random
 from typing import Any, cast
 
@@ -281,6 +281,37 @@ def test_recv_that_ends_in_time_leaves_the_buffer_and_loses_nothing(how: str) ->
             assert b.recv(WAIT) == b"behind"
         assert (target == kept).all()
         close(a, b)
+
+
+def speak_and_listen(end: Rendezvous, seed: int) -> list[bytes]:
+    """Each call may end at once; what was announced must come all the same, and whole."""
+    dice, got = Random(seed), list[bytes]()
+    for number in range(40):
+        buffer = bytearray(b"%02d" % number + data(dice.choice([10, 5000, 60_000])))
+        target = np.zeros(100_000, np.uint8)
+        with suppress(TimeoutError):
+            end.send(buffer, dice.choice([0, 0.001, 0.1]))
+        buffer[:] = bytes(len(buffer))
+        try:
+            if dice.random() < 0.5:
+                got.append(end.recv(dice.choice([0, 0.001])))
+            else:
+                length = end.recv_into(target, dice.choice([0, 0.001]))
+                got.append(target[:length].tobytes())
+        except TimeoutError:
+            pass
+    end.send(b"99", WAIT)
+    while not got or got[-1] != b"99":
+        got.append(end.recv(WAIT))
+    return got
+
+
+@both_ways
+def test_calls_that_end_early_tear_no_message(how: str) -> None:
+    with ends(how) as (a, b), ThreadPoolExecutor(2) as pool:
+        for got in pool.map(speak_and_listen, (a, b), (1, 2)):
+            assert [int(message[:2]) for message in got] == sorted({int(message[:2]) for message in got})
+            assert all(message[2:] == data(len(message) - 2) for message in got[:-1])
 
 
 def test_a_message_that_is_too_long_stays() -> None:
