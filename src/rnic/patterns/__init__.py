@@ -5,6 +5,7 @@
     chain     chains, inline data, unsignaled work, with the send queue's accounting kept right
     credits   messages on a bare queue pair, with credit flow control
     rpc       request and reply, with many outstanding calls, deadlines and cancellation
+    rendezvous  long messages: announced, then READ by the receiver or WRITTEN by the sender
     ring      a cyclic buffer in the receiver's memory, into which the sender RDMA WRITEs records
     many      many writers, one reader: slots of its memory that are claimed by COMPARE_SWAP
     pubsub    publish and subscribe by multicast; what was lost is READ from the publisher's ring
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 from rnic.later import later
 
 if TYPE_CHECKING:
+<<<<<<< HEAD
     from rnic.patterns import chain, credits, cursor, many, onesided, ports, pubsub, ring, rpc, wait  # noqa: A004 - a pattern
 else:
     __getattr__, __dir__ = later(
@@ -26,3 +28,12 @@ else:
     )
 
 __all__ = ["chain", "credits", "cursor", "many", "onesided", "ports", "pubsub", "ring", "rpc", "wait"]
+=======
+    from rnic.patterns import chain, credits, cursor, onesided, ports, rendezvous, ring, rpc, wait  # noqa: A004 - a pattern
+else:
+    __getattr__, __dir__ = later(
+        __name__, "chain", "credits", "cursor", "onesided", "ports", "rendezvous", "ring", "rpc", "wait"
+    )
+
+__all__ = ["chain", "credits", "cursor", "onesided", "ports", "rendezvous", "ring", "rpc", "wait"]
+>>>>>>> x-rendez

@@ -12,7 +12,7 @@ from asyncio import timeout
 from collections.abc import Generator, Sequence
 from contextlib import suppress
 from time import sleep
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from rnic._nic.nic import SGE, RecvWR
 from rnic.endpoint import Region
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["AsyncPort", "ConnectionPort", "Piece", "Port", "QueuePairPort", "Window", "run", "run_async"]
 
 T = TypeVar("T")
+S = TypeVar("S")
+S_contra = TypeVar("S_contra", contravariant=True)
 _ACCESS = (
     AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_READ | AccessFlags.REMOTE_ATOMIC
 )
@@ -123,17 +125,28 @@ Step = Write | Read | FetchAdd | CompareSwap | Ring | Sleep | Pause | Look
 Steps = Generator[Step, int, T]
 
 
-class Port(Protocol):
+class Doer(Protocol[S_contra]):
+    """What carries out steps in a thread."""
+
+    def do(self, step: S_contra) -> Any:
+        """Carry out a step."""
+
+
+class AsyncDoer(Protocol[S_contra]):
+    """What carries out steps in a task."""
+
+    async def do(self, step: S_contra) -> Any:
+        """Carry out a step."""
+
+
+class Port(Doer[Step], Protocol):
     """What a pattern needs of a thread's way to its peer."""
 
     def memory(self, nbytes: int) -> MR:
         """Memory that the peer may use, once it knows where it is."""
 
-    def do(self, step: Step) -> int:
-        """Carry out a step."""
 
-
-def run(port: Port, steps: Steps[T]) -> T:
+def run(port: Doer[S], steps: Generator[S, Any, T]) -> T:
     """Carry out all steps in this thread, and return what the pattern says at the end."""
     try:
         step = next(steps)
@@ -153,7 +166,7 @@ def run(port: Port, steps: Steps[T]) -> T:
         steps.close()
 
 
-async def run_async(port: AsyncPort, steps: Steps[T]) -> T:
+async def run_async(port: AsyncDoer[S], steps: Generator[S, Any, T]) -> T:
     """Carry out all steps in this task, and return what the pattern says at the end."""
     try:
         step = next(steps)

@@ -7,14 +7,17 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
+from rnic._nic.nic import SendWR
+from rnic.enums import QPState, WROpcode
 from rnic.patterns.chain import QueueError
 from rnic.patterns.credits.ends import PARTING, Ends
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterable
     from types import TracebackType
 
     from rnic.endpoint.buffers import AnyBuffer
+    from rnic.patterns.cursor import LiarError
 
 __all__ = ["AsyncChannel"]
 
@@ -57,6 +60,73 @@ class AsyncChannel(Ends):
         finally:
             flow.wanted -= 1
         return message
+
+    def leave(self, message: bytes) -> None:
+        """Leave a message to the channel: it goes now, or when the channel posts next. Does not wait."""
+        self._begin()
+        self._flow.queue(message)
+        while not self._posting.locked() and not self._blocking and self._post_next():
+            pass
+
+    def look(self) -> None:
+        """Ask the peer's device for a sign of life: if it gives none, the channel is over after a while."""
+        self._begin()
+        if not self._posting.locked() and not self._blocking:
+            self._sends.post([SendWR(opcode=WROpcode.RDMA_WRITE)], timeout=0)
+
+    async def carry_out(self, wrs: Iterable[SendWR]) -> None:
+        """Carry out READs and WRITEs on the queue pair, in order, and wait until all have completed.
+
+        A cancelled call ends when no request of it is under way any more, at most a second late: if some do
+        not end by then, the channel is over. QueueError tells of one that failed, which ends the channel.
+        """
+        self._begin()
+        for batch in self._batches(wrs):
+            async with self._posting:
+                await self._carry(batch)
+
+    async def _carry(self, batch: list[SendWR]) -> None:
+        if self.error is not None:
+            raise self.error
+        sends = self._sends
+        try:
+            if (ticket := sends.posted + len(batch) - sends.depth) > sends.reached:
+                await self._ended(ticket)
+            await self._ended(sends.post(batch, signaled=True, timeout=0))
+        except QueueError as error:
+            raise self._blame(error) from None
+
+    async def _ended(self, ticket: int) -> None:
+        """Wait for a ticket; also if the call is cancelled meanwhile, or the channel is over."""
+        waiting = asyncio.ensure_future(self._sends.wait_async(ticket))
+        try:
+            while not waiting.done() and self.error is None:
+                news = asyncio.get_running_loop().create_future()
+                self._news.append(news)
+                await asyncio.wait([waiting, news], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await self._settle(waiting)
+        if self.error is not None:
+            raise self.error
+
+    async def _settle(self, waiting: asyncio.Future[None]) -> None:
+        """Until what was posted is not under way any more; raises QueueError."""
+        try:
+            if self._qp.state is not QPState.ERR:
+                await asyncio.wait([waiting], timeout=PARTING)
+        finally:
+            if not waiting.done():
+                waiting.cancel()
+                self._kill(TimeoutError("a READ or WRITE does not end"))
+        if waiting.done():
+            waiting.result()
+
+    async def refuse(self, error: LiarError) -> None:
+        """The peer has lied in what its messages say: tell it why, and end the channel."""
+        self._begin()
+        self._fail(error)
+        await self._part()
+        self._wake()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """Messages, until the peer closes its end."""
@@ -120,6 +190,7 @@ class AsyncChannel(Ends):
                 self._wake()
         except Exception as error:
             self._fail(error)
+            self._wake()
             await self._part()
         finally:
             self._wake()

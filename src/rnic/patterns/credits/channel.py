@@ -6,6 +6,8 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
+from rnic._nic.nic import SendWR
+from rnic.enums import WROpcode
 from rnic.patterns.chain import QueueError
 from rnic.patterns.credits.ends import PARTING, Ends
 from rnic.patterns.cursor import LiarError
@@ -13,7 +15,7 @@ from rnic.patterns.wait import left
 from rnic.times import after
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
     from rnic.endpoint.buffers import AnyBuffer
@@ -70,6 +72,60 @@ class Channel(Ends):
             finally:
                 flow.wanted -= 1
         return found[0]
+
+    def leave(self, message: bytes) -> None:
+        """Leave a message to the channel: it goes now, or as soon as it can, in this call or a later one."""
+        with self._call():
+            self._flow.queue(message)
+            try:
+                while not self._blocking and self._post_next():
+                    pass
+            except QueueError as error:
+                raise self._blame(error) from None
+
+    def carry_out(self, wrs: Iterable[SendWR], timeout: float | None = None) -> None:
+        """Carry out READs and WRITEs on the queue pair, in order, and wait until all have completed.
+
+        Raises TimeoutError when no request of them is under way any more, at most a second late: if some do
+        not end by then, the channel is over. QueueError tells of one that failed, which ends the channel.
+        """
+        until, last = after(timeout), 0
+        with self._call():
+            if self.error is not None:
+                raise self.error
+            try:
+                for batch in self._batches(wrs):
+                    posted = self._sends.post(batch, signaled=True, timeout=left(until))
+                    self._sends.wait(last, left(until))
+                    last = posted
+                self._sends.wait(last, left(until))
+            except QueueError as error:
+                raise self._blame(error) from None
+            except BaseException:
+                self._settle()
+                raise
+
+    def look(self) -> None:
+        """Ask the peer's device for a sign of life: if it gives none, the channel is over after a while."""
+        with self._call():
+            try:
+                if not self._blocking:
+                    self._sends.post([SendWR(opcode=WROpcode.RDMA_WRITE)], timeout=0)
+            except QueueError as error:
+                raise self._blame(error) from None
+
+    def _settle(self) -> None:
+        """Wait until no request is under way."""
+        try:
+            self._sends.flush(PARTING)
+        except (TimeoutError, QueueError) as error:
+            self._kill(error)
+
+    def refuse(self, error: LiarError) -> None:
+        """The peer has lied in what its messages say: tell it why, and end the channel."""
+        with self._call():
+            self._fail(error)
+            self._part()
 
     def __iter__(self) -> Iterator[bytes]:
         """Messages, until the peer closes its end."""

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, cast
 
 from rnic import QPAttr
@@ -15,6 +17,8 @@ from rnic.patterns.cursor import LiarError
 from rnic.patterns.wait import How, Waiter
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from rnic import QP, Context
     from rnic._nic.nic import WC
 
@@ -66,6 +70,46 @@ class Ends:
     def statistics(self) -> ChannelStatistics:
         """What it has sent and received so far."""
         return self._flow.statistics()
+
+    @property
+    def qp(self) -> QP:
+        """Its queue pair."""
+        return self._qp
+
+    @property
+    def peer(self) -> tuple[int, int] | None:
+        """Bytes of the peer's receives, and of the longest message that it takes; None ahead of its HELLO."""
+        return self._flow.peer
+
+    @property
+    def max_message(self) -> int:
+        """Bytes of the longest message that it takes."""
+        return self._flow.max_message
+
+    @property
+    def error(self) -> Exception | None:
+        """What has ended the channel."""
+        return self._flow.error
+
+    def _batches(self, wrs: Iterable[SendWR]) -> Iterator[list[SendWR]]:
+        """As many at a time as leave half of the places to the next ones, and to SENDs."""
+        left = iter(wrs)
+        while batch := list(islice(left, self._places // 4 or 1)):
+            yield batch
+
+    def _blame(self, error: QueueError) -> Exception:
+        """A request has failed: what ended the channel, as the peer may have said why."""
+        with suppress(LiarError, QueueError):
+            self._arrived(self._receipts.poll())
+        self._fail(error)
+        assert self._flow.error is not None
+        return self._flow.error
+
+    def _kill(self, error: Exception) -> None:
+        """What was posted does not end: the queue pair to ERR, so that it touches no memory any more."""
+        self._flow.fail(error)
+        if self._qp.state is not QPState.ERR:
+            self._qp.modify(QPAttr(qp_state=QPState.ERR))
 
     def _post_receive(self, place: int) -> None:
         self._qp.post_recv(RecvWR(place, [SGE(self._mr, place * self._size, self._size)]))

@@ -159,6 +159,11 @@ class Flow:
             self.error, self._parting = error, tell
 
     @property
+    def peer(self) -> tuple[int, int] | None:
+        """Bytes of the peer's receives, and of the longest message that it takes; None ahead of its HELLO."""
+        return None if self._peer is None else self._peer[1:]
+
+    @property
     def finished(self) -> bool:
         """Both ends have said END, and have seen the other's: all has arrived, both ways."""
         return self._confirmed and self._said_seen

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an end of a rendezvous asks of its channel."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from rnic._nic.nic import SendWR
+
+__all__ = ["Hear", "Leave", "Look", "Move", "Say", "Step", "Steps"]
+
+T = TypeVar("T")
+
+
+class Leave(NamedTuple):
+    """Leave a message to the channel; nothing is waited for."""
+
+    message: bytes
+
+
+class Say(NamedTuple):
+    """Send a message; TimeoutError."""
+
+    message: bytes
+    until: float | None
+
+
+class Hear(NamedTuple):
+    """The answer is the next message; TimeoutError, EOFError."""
+
+    until: float | None
+
+
+class Move(NamedTuple):
+    """Carry out READs and WRITEs, to the end; TimeoutError."""
+
+    wrs: Iterable[SendWR]
+    until: float | None
+
+
+class Look(NamedTuple):
+    """Whether the peer is there: a later Hear raises if it is not."""
+
+
+Step = Leave | Say | Hear | Move | Look
+Steps = Generator[Step, Any, T]
