@@ -5,6 +5,8 @@ From here on, until a command begins to work, SIGINT ends the process as it ends
 nothing to clean up yet, and a traceback would only show which import it met.
 """
 
+import gc
+
 import _signal as signal  # type: ignore[import-not-found] # the module signal takes long to import
 
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -13,6 +15,7 @@ if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
 
 def main() -> None:
     """The command line; ends the process."""
+    gc.disable()  # until the command begins to work: what is imported stays
     from rnic.cli import main
 
     main()
