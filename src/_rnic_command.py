@@ -5,9 +5,8 @@ From here on, until a command begins to work, SIGINT ends the process as it ends
 nothing to clean up yet, and a traceback would only show which import it met.
 """
 
-import gc
-
 import _signal as signal  # type: ignore[import-not-found] # the module signal takes long to import
+import gc
 
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)

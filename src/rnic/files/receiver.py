@@ -191,22 +191,27 @@ class Receiver:
             if isinstance(found, Done):
                 self._count(entry, found)
                 out.append(found)
-                continue
-            answer = found.answer
-            if answer is not None:
-                out.append(answer)
-                if answer.verdict == Verdict.HAVE:
-                    self._books.asked[entry.id] = answer.offset
-                elif answer.verdict == Verdict.SKIP:
-                    self._books.end(entry.id)
-                    del self._files[entry.id]
-                    done = Done(entry.id, Status.SKIPPED, b"")
-                    self._count(entry, done)
-                    out.append(done)
+            else:
+                out += self._answer(found)
         if stored:
             out.append(Stored(entries[-1].id + 1 - stored, stored))
         if out:
             await self._talk.send(*out)
+
+    def _answer(self, file: _File) -> list[Record]:
+        """What is said to an Open: nothing, if it has not asked."""
+        entry, answer = file.entry, file.answer
+        if answer is None:
+            return []
+        if answer.verdict == Verdict.HAVE:
+            self._books.asked[entry.id] = answer.offset
+        if answer.verdict != Verdict.SKIP:
+            return [answer]
+        self._books.end(entry.id)
+        del self._files[entry.id]
+        done = Done(entry.id, Status.SKIPPED, b"")
+        self._count(entry, done)
+        return [answer, done]
 
     def _enter_all(self, entries: list[Entry]) -> list[Done | _File | None]:
         return [self._open(one) if isinstance(one, Open) else self._enter_one(one) for one in entries]

@@ -29,7 +29,7 @@ the first. Paths are bytes with "/" between their parts. Digests are BLAKE3 of 3
     18 Done      receiver  u64 id, u8 status                                       text
     19 Finished  receiver
     20 Alive     both
-    21 Stored    receiver  u64 id, u32 count                                       (so many from this id on)
+    21 Stored    receiver  u64 id, u32 entries                                     (so many from this id on)
 
 docs/files.md says when each is sent.
 """
@@ -39,7 +39,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from enum import IntEnum, IntFlag
 from struct import Struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from blake3 import blake3
 
@@ -252,7 +252,7 @@ class Stored(NamedTuple):
     """The good end of small files and folders, so many with numbers from `id` on."""
 
     id: int
-    count: int
+    entries: int
 
 
 Entry = Folder | Small | Would | Open
@@ -315,15 +315,16 @@ def encode(*records: Record) -> bytes:
     out: list[bytes] = []
     for one in records:
         number, form, tails = _FORMS[type(one)]
+        fields: tuple[Any, ...] = one
         fixed = form.size - _HEAD.size
         if tails == 0:
-            out.append(form.pack(number, fixed, *one))
+            out.append(form.pack(number, fixed, *fields))
         elif tails == 1:
-            *fields, last = one
-            out += form.pack(number, fixed + len(last), *fields), last
+            last = fields[-1]
+            out += form.pack(number, fixed + len(last), *fields[:-1]), last
         else:
-            *fields, path, last = one
-            out += form.pack(number, fixed + len(path) + len(last), *fields, len(path)), path, last
+            path, last = fields[-2:]
+            out += form.pack(number, fixed + len(path) + len(last), *fields[:-2], len(path)), path, last
     return b"".join(out)
 
 

@@ -264,9 +264,8 @@ class Sender:
                     case Free(slot):
                         self.report.moved(self._books.freed(slot))
                         self._room.set()
-                    case Stored(first, count):
-                        for number in range(first, first + count):
-                            self._stored(*self._books.done(number))
+                    case Stored():
+                        self._all_stored(record)
                     case Done():
                         self._done(record)
                     case Opened():
@@ -293,6 +292,10 @@ class Sender:
             return
         if size <= INLINE or self._options.dry_run or record.status == Status.SKIPPED:
             self.report.moved(size)
+
+    def _all_stored(self, record: Stored) -> None:
+        for number in range(record.id, record.id + record.entries):
+            self._stored(*self._books.done(number))
 
     def _stored(self, path: bytes, size: int, folder: bool) -> None:
         if not folder:
