@@ -6,7 +6,6 @@ nothing to clean up yet, and a traceback would only show which import it met.
 """
 
 import _signal as signal  # type: ignore[import-not-found] # the module signal takes long to import
-import gc
 
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -14,6 +13,8 @@ if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
 
 def main() -> None:
     """The command line; ends the process."""
+    import gc
+
     gc.disable()  # until the command begins to work: what is imported stays
     from rnic.cli import main
 
