@@ -13,6 +13,9 @@ if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
 
 def main() -> None:
     """The command line; ends the process."""
+    import gc
+
+    gc.disable()  # until the command begins to work: what is imported stays
     from rnic.cli import main
 
     main()

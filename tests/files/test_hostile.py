@@ -27,6 +27,7 @@ from rnic.files.records import (
     Record,
     Resume,
     Small,
+    Stored,
     Would,
     digest,
     encode,
@@ -155,6 +156,7 @@ def test_a_stranger_is_told_what_this_is(place: Place) -> None:
     [
         (Free(0), "slot 0"),
         (Done(5, 0, b""), "file 5"),
+        (Stored(5, 1), "file 5"),
         (Finished(), "before everything"),
         (Opened(0, 0, 0, NOTHING), "not asked"),
         (Hello(1, 3, NOTHING), "not its to send"),

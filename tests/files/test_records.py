@@ -20,6 +20,7 @@ from rnic.files.records import (
     Opened,
     Record,
     Small,
+    Stored,
     decode,
     digest,
     encode,
@@ -35,6 +36,7 @@ EXAMPLES: list[Record] = [
     Folder(0, 0o755, 1, 0, b"x"),
     Finish(9),
     Alive(),
+    Stored(3, 48),
 ]
 
 
@@ -157,7 +159,7 @@ def test_a_receiver_that_lies_is_refused() -> None:
     with pytest.raises(CopyError, match="slot 1"):
         books.freed(Free(1).slot)
     with pytest.raises(CopyError, match="not on its way"):
-        books.done(Done(0, 0, b""))
+        books.done(0)
     with pytest.raises(CopyError, match="not asked"):
         books.opened(Opened(0, 0, 0, bytes(32)))
     with pytest.raises(CopyError, match="before"):

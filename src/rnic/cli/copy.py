@@ -11,24 +11,18 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 
 from rnic.cli import completion, params
 from rnic.cli.command import command
 from rnic.cli.params import printable
 from rnic.files import Options, Report, copy_from, copy_to
 from rnic.files.options import PORT
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 REMOTE = re.compile(r"(?P<host>\[[^\]/]+\]|[^:/\[]+):(?P<path>.*)", re.DOTALL)
 
@@ -167,12 +161,15 @@ def cp(
 
 
 def _progress() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
+    from rich import progress  # takes as long as the copy of a small file, and only a terminal shows it
+    from rich.console import Console
+
+    return progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.DownloadColumn(binary_units=True),
+        progress.TransferSpeedColumn(),
+        progress.TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,
     )

@@ -7,6 +7,7 @@ Exit codes: 0 good, 1 the command failed, 2 the command line is wrong, 130 inter
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -102,13 +103,21 @@ for one in COMMANDS:
 def main(args: list[str] | None = None) -> NoReturn:
     """Runs the command line and ends the process; no error that a user can cause shows a traceback."""
     try:
-        status = run(sys.argv[1:] if args is None else args, signals.begin)
+        status = run(sys.argv[1:] if args is None else args, begin)
         signals.end()
+        gc.freeze()  # the process ends: a search for cycles would free what goes with it anyway
     except signals.Ended as ended:
         if ended.number == signals.SIGINT:  # whoever sends another signal looks at the exit code
             _complain("interrupted", INTERRUPTED)
         raise
     sys.exit(status)
+
+
+def begin() -> None:
+    """A command begins to work: signals end it in order, and no search for cycles looks at the modules."""
+    signals.begin()
+    gc.freeze()
+    gc.enable()
 
 
 def run(args: list[str], begin: Callable[[], None] | None = None) -> int:

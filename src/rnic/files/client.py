@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -88,7 +87,7 @@ async def _asked(
             raise CopyError("the server asks for a secret (--secret-file)")
         if secret is not None and not hello.rights & Right.SECRET:
             raise CopyError("the server has no secret: it cannot prove that it is the right one")
-        ask = ask._replace(nonce=secrets.token_bytes(32))
+        ask = ask._replace(nonce=os.urandom(32))
         ask = ask._replace(proof=proofs.client_proof(secret, hello.nonce, ask))
         await talk.send(ask)
         go = await talk.next(Go)

@@ -51,7 +51,8 @@ class _Found(NamedTuple):
     parts: Parts
     path: bytes
     shown: bytes
-    status: os.stat_result
+    status: os.stat_result | None
+    """None: of a file that will be opened, which tells it as well."""
 
 
 def complaint(shown: bytes, error: OSError | str, what: str = "cannot open") -> Complaint:
@@ -65,11 +66,14 @@ def same(before: os.stat_result, after: os.stat_result) -> bool:
     return (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
 
 
-def _walk(source: Source, options: Options) -> Iterator[_Found | Complaint]:
-    """Each folder before what is in it."""
-    stack = [(source.parts, source.name, source.shown)]
+def _walk(source: Source, options: Options, sizes: bool = False) -> Iterator[_Found | Complaint]:
+    """Each folder before what is in it; `sizes`: with the status of each file."""
+    stack = [(source.parts, source.name, source.shown, False)]
     while stack:
-        parts, path, shown = stack.pop()
+        parts, path, shown, plain = stack.pop()
+        if plain and not sizes and len(path) <= records.PATH_MOST:
+            yield _Found(source.tree, parts, path, shown, None)
+            continue
         try:
             status = source.tree.stat(parts)
             if stat.S_ISDIR(status.st_mode):
@@ -79,8 +83,12 @@ def _walk(source: Source, options: Options) -> Iterator[_Found | Complaint]:
                     )
                     continue
                 with os.scandir(source.tree.folder(parts)) as found:
-                    names = sorted((os.fsencode(one.name) for one in found), reverse=True)
-                stack += [((*parts, name), path + b"/" + name, shown + b"/" + name) for name in names]
+                    inside = [(os.fsencode(one.name), one.is_file(follow_symlinks=False)) for one in found]
+                path_, shown_ = path + b"/", shown + b"/"
+                stack += [
+                    ((*parts, name), path_ + name, shown_ + name, plain)
+                    for name, plain in sorted(inside, reverse=True)
+                ]
             elif not stat.S_ISREG(status.st_mode):
                 kind = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "no regular file"
                 yield complaint(shown, f"{kind}, which is not copied", "omitting")
@@ -98,11 +106,12 @@ def count(sources: list[Source], options: Options, stop: Event) -> tuple[int, in
     """Files and bytes that there are; fewer if it shall stop."""
     files = size = 0
     for source in sources:
-        for one in _walk(source, options):
+        for one in _walk(source, options, sizes=True):
             if stop.is_set():
                 break
-            if isinstance(one, _Found) and stat.S_ISREG(one.status.st_mode):
-                files, size = files + 1, size + one.status.st_size
+            status = one.status if isinstance(one, _Found) else None
+            if status is not None and stat.S_ISREG(status.st_mode):
+                files, size = files + 1, size + status.st_size
     return files, size
 
 
@@ -111,7 +120,7 @@ def pack(sources: list[Source], options: Options, books: Outgoing) -> Iterator[l
     batch: list[Record] = []
     size = 0
     for source in sources:
-        for found in _walk(source, options):
+        for found in _walk(source, options, sizes=options.dry_run):
             one = found if isinstance(found, Complaint) else _load(found, options, books)
             if isinstance(one, Large):
                 if batch:
@@ -134,23 +143,23 @@ def pack(sources: list[Source], options: Options, books: Outgoing) -> Iterator[l
 
 def _load(found: _Found, options: Options, books: Outgoing) -> Record | Large:
     status = found.status
-    if stat.S_ISDIR(status.st_mode):
-        return Folder(books.new_id(), stat.S_IMODE(status.st_mode), status.st_mtime_ns, 0, found.path)
-    if options.dry_run:
+    if status is not None:
         mode = stat.S_IMODE(status.st_mode)
-        return Would(books.new_id(), mode, status.st_mtime_ns, status.st_size, found.path)
+        if stat.S_ISDIR(status.st_mode):
+            return Folder(books.new_id(), mode, status.st_mtime_ns, 0, found.path)
+        if options.dry_run:
+            return Would(books.new_id(), mode, status.st_mtime_ns, status.st_size, found.path)
     try:
-        fd = found.tree.open(found.parts)
+        fd, before = found.tree.open(found.parts)
     except OSError as error:
         return complaint(found.shown, error)
     keep = False
     try:
         for _ in range(_TRIES):
-            before = os.fstat(fd)
             if before.st_size > records.INLINE:
                 keep = True
                 return _large(found, fd, before, books)
-            content = os.pread(fd, records.INLINE + 1, 0)
+            content = os.pread(fd, before.st_size + 1, 0)
             after = os.fstat(fd)
             if same(before, after) and len(content) == after.st_size:
                 mode = stat.S_IMODE(after.st_mode)
@@ -158,6 +167,7 @@ def _load(found: _Found, options: Options, books: Outgoing) -> Record | Large:
                 return Small(
                     number, mode, after.st_mtime_ns, after.st_size, digest(content), found.path, content
                 )
+            before = after
         return complaint(found.shown, CHANGED, "cannot copy")
     except OSError as error:
         return complaint(found.shown, error, "error reading")

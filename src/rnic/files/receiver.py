@@ -35,6 +35,7 @@ from rnic.files.records import (
     Resume,
     Small,
     Status,
+    Stored,
     Total,
     Verdict,
     Would,
@@ -178,35 +179,53 @@ class Receiver:
         if not entries:
             return
         out: list[Record] = []
+        stored = 0  # in a row, of which one record tells
         for entry, found in zip(entries, await self._in_names(self._enter_all, entries), strict=True):
+            if found is None:
+                self._count_stored(entry)
+                stored += 1
+                continue
+            if stored:
+                out.append(Stored(entry.id - stored, stored))
+                stored = 0
             if isinstance(found, Done):
                 self._count(entry, found)
                 out.append(found)
-                continue
-            answer = found.answer
-            if answer is not None:
-                out.append(answer)
-                if answer.verdict == Verdict.HAVE:
-                    self._books.asked[entry.id] = answer.offset
-                elif answer.verdict == Verdict.SKIP:
-                    self._books.end(entry.id)
-                    del self._files[entry.id]
-                    done = Done(entry.id, Status.SKIPPED, b"")
-                    self._count(entry, done)
-                    out.append(done)
+            else:
+                out += self._answer(found)
+        if stored:
+            out.append(Stored(entries[-1].id + 1 - stored, stored))
         if out:
             await self._talk.send(*out)
 
-    def _enter_all(self, entries: list[Entry]) -> list[Done | _File]:
+    def _answer(self, file: _File) -> list[Record]:
+        """What is said to an Open: nothing, if it has not asked."""
+        entry, answer = file.entry, file.answer
+        if answer is None:
+            return []
+        if answer.verdict == Verdict.HAVE:
+            self._books.asked[entry.id] = answer.offset
+        if answer.verdict != Verdict.SKIP:
+            return [answer]
+        self._books.end(entry.id)
+        del self._files[entry.id]
+        done = Done(entry.id, Status.SKIPPED, b"")
+        self._count(entry, done)
+        return [answer, done]
+
+    def _enter_all(self, entries: list[Entry]) -> list[Done | _File | None]:
         return [self._open(one) if isinstance(one, Open) else self._enter_one(one) for one in entries]
 
-    def _enter_one(self, entry: Folder | Small | Would) -> Done:
+    def _enter_one(self, entry: Folder | Small | Would) -> Done | None:
+        """How the entry has ended; None: well."""
         try:
-            return Done(entry.id, self._put_in_place(entry), b"")
+            stored = self._put_in_place(entry)
+            return None if stored else Done(entry.id, Status.SKIPPED, b"")
         except (OSError, ValueError) as error:
             return Done(entry.id, Status.FAILED, words(error).encode(errors="replace"))
 
-    def _put_in_place(self, entry: Folder | Small | Would) -> Status:
+    def _put_in_place(self, entry: Folder | Small | Would) -> bool:
+        """False: there is one, which was left."""
         parts, tree, options = self._target.place(entry.path), self._target.tree, self._options
         stored = True
         if isinstance(entry, Small):
@@ -223,7 +242,7 @@ class Receiver:
             )
         elif not options.dry_run and tree.make_folder(parts):
             self._made.append((parts, entry))
-        return Status.STORED if stored else Status.SKIPPED
+        return stored
 
     def _open(self, entry: Open) -> _File:
         file = self._files[entry.id] = _File(entry)
@@ -301,14 +320,19 @@ class Receiver:
     def _count(self, entry: Entry, done: Done) -> None:
         if done.status == Status.FAILED:
             self.report.failed(entry.path, f"cannot create '{printable(entry.path)}': {printable(done.text)}")
-        elif isinstance(entry, Folder):
-            return
         elif done.status == Status.SKIPPED:
             self.report.skipped(entry.path)
         else:
-            self.report.copied(entry.path, entry.size)
+            self._count_stored(entry)
+            return
         if not isinstance(entry, Open) or done.status == Status.SKIPPED:
             self.report.moved(entry.size)
+
+    def _count_stored(self, entry: Entry) -> None:
+        if not isinstance(entry, Folder):
+            self.report.copied(entry.path, entry.size)
+            if not isinstance(entry, Open):
+                self.report.moved(entry.size)
 
     async def _finish(self) -> None:
         while self._tasks:

@@ -29,6 +29,7 @@ the first. Paths are bytes with "/" between their parts. Digests are BLAKE3 of 3
     18 Done      receiver  u64 id, u8 status                                       text
     19 Finished  receiver
     20 Alive     both
+    21 Stored    receiver  u64 id, u32 entries                                     (so many from this id on)
 
 docs/files.md says when each is sent.
 """
@@ -38,7 +39,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from enum import IntEnum, IntFlag
 from struct import Struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from blake3 import blake3
 
@@ -247,6 +248,13 @@ class Alive(NamedTuple):
     """This end is still at work."""
 
 
+class Stored(NamedTuple):
+    """The good end of small files and folders, so many with numbers from `id` on."""
+
+    id: int
+    entries: int
+
+
 Entry = Folder | Small | Would | Open
 Record = (
     Hello
@@ -266,6 +274,7 @@ Record = (
     | Done
     | Finished
     | Alive
+    | Stored
 )
 _KINDS: tuple[tuple[type[Record], str], ...] = (
     (Hello, "HB32s"),
@@ -288,29 +297,34 @@ _KINDS: tuple[tuple[type[Record], str], ...] = (
     (Done, "QB"),
     (Finished, ""),
     (Alive, ""),
+    (Stored, "QI"),
 )
 _HEAD = Struct("<BI")
 _TWO = (Small, Complaint)  # two fields of any length
 _TAILED = (Ask, Refused, Folder, Would, Open, Cancel, Done)  # one
-_FORMS = {kind: (number, Struct("<" + form)) for number, (kind, form) in enumerate(_KINDS, 1)}
-_BY_NUMBER = {number: (kind, form) for kind, (number, form) in _FORMS.items()}
+_FORMS = {
+    kind: (number, Struct(_HEAD.format + form), 2 if kind in _TWO else int(kind in _TAILED))
+    for number, (kind, form) in enumerate(_KINDS, 1)
+}
+"""Number, head with fixed fields, and how many fields of any length there are behind them."""
+_BY_NUMBER = {number: (kind, form, tails) for kind, (number, form, tails) in _FORMS.items()}
 
 
 def encode(*records: Record) -> bytes:
     """One message."""
     out: list[bytes] = []
     for one in records:
-        number, form = _FORMS[type(one)]
-        tail: tuple[bytes, ...] = ()
-        if isinstance(one, _TWO):
-            tail = one[-2:]
-            body = form.pack(*one[:-2], len(tail[0]))
-        elif isinstance(one, _TAILED):
-            tail = one[-1:]
-            body = form.pack(*one[:-1])
+        number, form, tails = _FORMS[type(one)]
+        fields: tuple[Any, ...] = one
+        fixed = form.size - _HEAD.size
+        if tails == 0:
+            out.append(form.pack(number, fixed, *fields))
+        elif tails == 1:
+            last = fields[-1]
+            out += form.pack(number, fixed + len(last), *fields[:-1]), last
         else:
-            body = form.pack(*one)
-        out += (_HEAD.pack(number, len(body) + sum(map(len, tail))), body, *tail)
+            path, last = fields[-2:]
+            out += form.pack(number, fixed + len(path) + len(last), *fields[:-2], len(path)), path, last
     return b"".join(out)
 
 
@@ -321,29 +335,30 @@ def decode(message: bytes) -> Iterator[Record]:
         if len(message) - at < _HEAD.size:
             raise CopyError("the peer sent a message that ends within a record")
         number, length = _HEAD.unpack_from(message, at)
-        at += _HEAD.size
-        if length > len(message) - at:
-            raise CopyError(f"the peer sent a record of {length} bytes where {len(message) - at} are left")
-        yield _record(number, message[at : at + length])
-        at += length
+        end = at + _HEAD.size + length
+        if end > len(message):
+            left = len(message) - at - _HEAD.size
+            raise CopyError(f"the peer sent a record of {length} bytes where {left} are left")
+        yield _record(number, message, at, end)
+        at = end
 
 
-def _record(number: int, body: bytes) -> Record:
+def _record(number: int, message: bytes, at: int, end: int) -> Record:
     found = _BY_NUMBER.get(number)
     if found is None:
         raise CopyError(f"the peer sent a record of kind {number}, which there is not")
-    kind, form = found
-    variable = kind in _TWO or kind in _TAILED
-    if len(body) < form.size or (len(body) > form.size and not variable):
-        raise CopyError(f"the peer sent a {kind.__name__} of {len(body)} bytes")
-    fields, rest = form.unpack_from(body), body[form.size :]
-    if kind in _TWO:
-        middle = fields[-1]
-        if middle > len(rest):
+    kind, form, tails = found
+    behind = at + form.size
+    if behind > end or (behind < end and not tails):
+        raise CopyError(f"the peer sent a {kind.__name__} of {end - at - _HEAD.size} bytes")
+    _, _, *fields = form.unpack_from(message, at)
+    if tails == 2:
+        middle = behind + fields.pop()
+        if middle > end:
             raise CopyError(f"the peer sent a {kind.__name__} whose path has more bytes than the record")
-        fields = (*fields[:-1], rest[:middle], rest[middle:])
-    elif variable:
-        fields = (*fields, rest)
+        fields += message[behind:middle], message[middle:end]
+    elif tails:
+        fields.append(message[behind:end])
     return kind(*fields)
 
 

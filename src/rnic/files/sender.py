@@ -34,6 +34,7 @@ from rnic.files.records import (
     Resume,
     Small,
     Status,
+    Stored,
     Total,
     Verdict,
     Would,
@@ -263,6 +264,8 @@ class Sender:
                     case Free(slot):
                         self.report.moved(self._books.freed(slot))
                         self._room.set()
+                    case Stored():
+                        self._all_stored(record)
                     case Done():
                         self._done(record)
                     case Opened():
@@ -278,15 +281,24 @@ class Sender:
                         raise CopyError(f"the peer sent a {type(record).__name__}, which is not its to send")
 
     def _done(self, record: Done) -> None:
-        path, size, folder = self._books.done(record)
+        path, size, folder = self._books.done(record.id)
         if record.status == Status.FAILED:
             why = self._why.pop(record.id, None) or printable(record.text)
             self.report.failed(path, f"cannot copy '{printable(path)}': {why}")
-        elif folder:
-            return
         elif record.status == Status.SKIPPED:
             self.report.skipped(path)
         else:
-            self.report.copied(path, size)
+            self._stored(path, size, folder)
+            return
         if size <= INLINE or self._options.dry_run or record.status == Status.SKIPPED:
             self.report.moved(size)
+
+    def _all_stored(self, record: Stored) -> None:
+        for number in range(record.id, record.id + record.entries):
+            self._stored(*self._books.done(number))
+
+    def _stored(self, path: bytes, size: int, folder: bool) -> None:
+        if not folder:
+            self.report.copied(path, size)
+            if size <= INLINE or self._options.dry_run:
+                self.report.moved(size)

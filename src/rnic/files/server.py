@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 
@@ -73,7 +73,7 @@ class Server:
             await conn.abort(str(error))
 
     async def _attend(self, talk: Talk, name: str) -> None:
-        nonce = secrets.token_bytes(32)
+        nonce = os.urandom(32)
         rights = Right.READ * self._rights.read | Right.WRITE * self._rights.write
         rights |= Right.SECRET * (self._secret is not None)
         await talk.send(Hello(VERSION, rights, nonce))

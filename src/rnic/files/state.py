@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from blake3 import blake3
 
 if TYPE_CHECKING:
-    from rnic.files.records import Data, Done, Entry, Opened
+    from rnic.files.records import Data, Entry, Opened
 
 __all__ = ["CopyError", "Incoming", "Outgoing", "Sum"]
 
@@ -74,11 +74,11 @@ class Outgoing:
             raise CopyError(f"the peer answered for file {record.id}, which was not asked")
         self.asked.discard(record.id)
 
-    def done(self, record: Done) -> tuple[bytes, int, bool]:
-        """A Done has come; what is in `unanswered`."""
-        found = self.unanswered.pop(record.id, None)
+    def done(self, number: int) -> tuple[bytes, int, bool]:
+        """An entry has ended; what is in `unanswered`."""
+        found = self.unanswered.pop(number, None)
         if found is None:
-            raise CopyError(f"the peer ended file {record.id}, which is not on its way")
+            raise CopyError(f"the peer ended file {number}, which is not on its way")
         return found
 
     def finished(self) -> None:

@@ -96,15 +96,16 @@ class Tree:
         except OSError:
             return False
 
-    def open(self, parts: Parts) -> int:
-        """A descriptor for reading a regular file, which the caller closes."""
+    def open(self, parts: Parts) -> tuple[int, os.stat_result]:
+        """A descriptor for reading a regular file, which the caller closes, and what fstat() says of it."""
         if not parts:
             raise OSError(EINVAL, "a directory")
         fd = os.open(parts[-1], _FILE, dir_fd=self.folder(parts[:-1]))
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
             os.close(fd)
             raise OSError(EINVAL, "not a regular file")
-        return fd
+        return fd, status
 
 
 def _is_link(name: bytes, parent: int) -> bool:

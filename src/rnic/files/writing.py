@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
-import secrets
 import stat
 import time
 from collections.abc import Iterable
@@ -36,9 +36,19 @@ class Target:
         self.tree, self.parts = tree, parts
         self.inside = tree.is_folder(parts)
         self._names = None if names is None else frozenset(names)
+        self._above: tuple[bytes, Parts] | None = None
+        """The folder of the last path, and where it is: mostly, the next path is in it, too."""
 
     def place(self, path: bytes) -> Parts:
         """The parts of what the sender calls `path`; ValueError for one that leads elsewhere."""
+        above, _, name = path.rpartition(b"/")
+        if above and name not in (b"", b".", b"..") and b"\0" not in name:
+            if self._above is None or self._above[0] != above:
+                self._above = above, self._place(above)
+            return (*self._above[1], name)
+        return self._place(path)
+
+    def _place(self, path: bytes) -> Parts:
         first, *rest = path.split(b"/")
         for one in (first, *rest):
             if one in (b"", b"..") or b"\0" in one:
@@ -58,8 +68,16 @@ def words(error: OSError | ValueError) -> str:
     return (os.strerror(error.errno) if isinstance(error, OSError) and error.errno else None) or str(error)
 
 
-def _temporary(name: bytes, token: str) -> bytes:
-    return b"." + name[:200] + b"." + token.encode() + b".rnic-part"
+def _temporary(name: bytes, token: bytes) -> bytes:
+    return b"." + name[:200] + b"." + token + b".rnic-part"
+
+
+_ours, _numbers = os.urandom(4).hex().encode(), itertools.count()
+
+
+def _new_token() -> bytes:
+    """One that no other copy uses: this process's, and a number."""
+    return b"%s%04x" % (_ours, next(_numbers) & 0xFFFF)
 
 
 def exists(folder: int, name: bytes) -> bool:
@@ -104,11 +122,11 @@ def store(tree: Tree, parts: Parts, entry: Small, no_clobber: bool) -> bool:
     folder, name = tree.folder(parts[:-1]), parts[-1]
     if no_clobber and exists(folder, name):
         return False
-    temporary = _temporary(name, secrets.token_hex(6))
+    temporary = _temporary(name, _new_token())
     fd = os.open(temporary, _NEW, 0o600, dir_fd=folder)
     try:
         try:
-            _write(fd, memoryview(entry.content), 0)
+            _write(fd, entry.content, 0)
             _dress(fd, entry)
         finally:
             os.close(fd)
@@ -119,10 +137,10 @@ def store(tree: Tree, parts: Parts, entry: Small, no_clobber: bool) -> bool:
     return stored
 
 
-def _write(fd: int, view: memoryview, offset: int) -> None:
-    done = 0
-    while done < len(view):
-        done += os.pwrite(fd, view[done:], offset + done)
+def _write(fd: int, data: bytes | memoryview, offset: int) -> None:
+    while data:
+        done = os.pwrite(fd, data, offset)
+        data, offset = data[done:], offset + done
 
 
 def _unlink(folder: int, name: bytes) -> None:
@@ -150,14 +168,14 @@ class Partial:
 
     def _open(self) -> None:
         same = b"%d %d %s" % (self.entry.size, self.entry.mtime, self._name)
-        token = digest(same)[:6].hex()
+        token = digest(same)[:6].hex().encode()
         self._temporary = self._common = _temporary(self._name, token)
         try:
             self._fd = os.open(self._temporary, _NEW, 0o600, dir_fd=self._folder)
             self._lock()
         except FileExistsError:
             if not self._open_left():
-                self._temporary = _temporary(self._name, secrets.token_hex(6))
+                self._temporary = _temporary(self._name, _new_token())
                 self._fd = os.open(self._temporary, _NEW, 0o600, dir_fd=self._folder)
 
     def _lock(self) -> bool:
