@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cm.h"
 
+#include <netdb.h>
 #include <stdio.h>
 #include <string.h>
+
+#define RESOLVE_MS (WAIT_SECONDS * 1000)
 
 int make_channel(struct end *end) {
     end->channel = rdma_create_event_channel();
@@ -30,6 +33,36 @@ int expect(struct end *end, enum rdma_cm_event_type kind, void *data, size_t len
     if (rdma_ack_cm_event(event)) /* the event and its private data are gone now */
         return failed("rdma_ack_cm_event");
     return wrong ? -1 : 0;
+}
+
+/* An id: what a socket is to TCP. rdma_create_id(3) */
+static int make_id(struct end *end) {
+    return rdma_create_id(end->channel, &end->id, NULL, RDMA_PS_TCP) ? failed("rdma_create_id") : 0;
+}
+
+/* From the host's address to a device of this machine. rdma_resolve_addr(3) */
+static int resolve_addr(struct end *end, const char *host, const char *port) {
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
+    int error = getaddrinfo(host, port, &hints, &found);
+
+    if (error) {
+        fprintf(stderr, "%s: %s\n", host, gai_strerror(error));
+        return -1;
+    }
+    error = rdma_resolve_addr(end->id, NULL, found->ai_addr, RESOLVE_MS) ? failed("rdma_resolve_addr") : 0;
+    freeaddrinfo(found);
+    return error ? error : expect(end, RDMA_CM_EVENT_ADDR_RESOLVED, NULL, 0, NULL);
+}
+
+/* From the device to the way to the host. rdma_resolve_route(3) */
+static int resolve_route(struct end *end) {
+    if (rdma_resolve_route(end->id, RESOLVE_MS))
+        return failed("rdma_resolve_route");
+    return expect(end, RDMA_CM_EVENT_ROUTE_RESOLVED, NULL, 0, NULL);
+}
+
+int resolve(struct end *end, const char *host, const char *port) {
+    return make_id(end) || resolve_addr(end, host, port) || resolve_route(end) ? -1 : 0;
 }
 
 int make_queue_pair(struct end *end) {
@@ -69,21 +102,26 @@ static int take_event(struct end *end) {
     return 0;
 }
 
-int sleep_until_complete(struct end *end) {
-    struct ibv_wc wc;
+int next_completion(struct end *end, struct ibv_wc *wc) {
     int found, error;
 
-    while (!(found = ibv_poll_cq(end->cq, 1, &wc))) {
+    while (!(found = ibv_poll_cq(end->cq, 1, wc))) {
         error = ibv_req_notify_cq(end->cq, 0);
         if (error)
             return failed_with("ibv_req_notify_cq", error);
-        found = ibv_poll_cq(end->cq, 1, &wc); /* what came before the request gives no event */
+        found = ibv_poll_cq(end->cq, 1, wc); /* what came before the request gives no event */
         if (found)
             break;
         if (take_event(end))
             return -1;
     }
-    return check_completion(found, &wc);
+    return check_completion(found, wc);
+}
+
+int sleep_until_complete(struct end *end) {
+    struct ibv_wc wc;
+
+    return next_completion(end, &wc);
 }
 
 int send_message(struct end *end, const char *text) {
@@ -94,6 +132,12 @@ int send_message(struct end *end, const char *text) {
     snprintf(end->memory.message, MESSAGE_BYTES, "%s", text);
     error = ibv_post_send(end->id->qp, &wr, &bad);
     return error ? failed_with("ibv_post_send", error) : sleep_until_complete(end);
+}
+
+int hang_up(struct end *end) {
+    if (rdma_disconnect(end->id))
+        return failed("rdma_disconnect");
+    return expect(end, RDMA_CM_EVENT_DISCONNECTED, NULL, 0, NULL);
 }
 
 int release(struct end *end) {

@@ -46,17 +46,27 @@ int make_channel(struct end *end);
  * rdma_get_cm_event(3), rdma_ack_cm_event(3) */
 int expect(struct end *end, enum rdma_cm_event_type kind, void *data, size_t length, struct rdma_cm_id **new_id);
 
+/* An id, and the way to the host: rdma_create_id(3), rdma_resolve_addr(3), rdma_resolve_route(3) */
+int resolve(struct end *end, const char *host, const char *port);
+
 /* Protection domain, completion queue with a channel, queue pair. ibv_create_cq(3), rdma_create_qp(3) */
 int make_queue_pair(struct end *end);
 
 /* Lets the device use the buffers, and the peer with the rights `access`. ibv_reg_mr(3) */
 int register_memory(struct end *end, int access);
 
-/* Sleeps until a request is complete, which must be a success. ibv_get_cq_event(3), ibv_req_notify_cq(3) */
+/* Sleeps until a request is complete, which must be a success, and tells which. ibv_get_cq_event(3),
+ * ibv_req_notify_cq(3) */
+int next_completion(struct end *end, struct ibv_wc *wc);
+
+/* The same, where only one can be meant. */
 int sleep_until_complete(struct end *end);
 
 /* Sends `message`, and waits until the peer has it. ibv_post_send(3) */
 int send_message(struct end *end, const char *text);
+
+/* Ends the connection; what is still posted completes with an error. rdma_disconnect(3) */
+int hang_up(struct end *end);
 
 /* Gives everything back, last made first; 0, or -1 if something could not be. rdma_destroy_id(3) */
 int release(struct end *end);

@@ -7,38 +7,9 @@
 #include "cm.h"
 
 #include <endian.h>
-#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define RESOLVE_MS (WAIT_SECONDS * 1000)
-
-/* An id: what a socket is to TCP. rdma_create_id(3) */
-static int make_id(struct end *end) {
-    return rdma_create_id(end->channel, &end->id, NULL, RDMA_PS_TCP) ? failed("rdma_create_id") : 0;
-}
-
-/* From the host's address to a device of this machine. rdma_resolve_addr(3) */
-static int resolve_addr(struct end *end, const char *host, const char *port) {
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
-    int error = getaddrinfo(host, port, &hints, &found);
-
-    if (error) {
-        fprintf(stderr, "%s: %s\n", host, gai_strerror(error));
-        return -1;
-    }
-    error = rdma_resolve_addr(end->id, NULL, found->ai_addr, RESOLVE_MS) ? failed("rdma_resolve_addr") : 0;
-    freeaddrinfo(found);
-    return error ? error : expect(end, RDMA_CM_EVENT_ADDR_RESOLVED, NULL, 0, NULL);
-}
-
-/* From the device to the way to the host. rdma_resolve_route(3) */
-static int resolve_route(struct end *end) {
-    if (rdma_resolve_route(end->id, RESOLVE_MS))
-        return failed("rdma_resolve_route");
-    return expect(end, RDMA_CM_EVENT_ROUTE_RESOLVED, NULL, 0, NULL);
-}
 
 /* Calls; the server's answer says where its memory is. rdma_connect(3) */
 static int call(struct end *end) {
@@ -83,15 +54,8 @@ static int write_and_read(struct end *end) {
     return 0;
 }
 
-/* Ends the connection; what is still posted completes with an error. rdma_disconnect(3) */
-static int hang_up(struct end *end) {
-    if (rdma_disconnect(end->id))
-        return failed("rdma_disconnect");
-    return expect(end, RDMA_CM_EVENT_DISCONNECTED, NULL, 0, NULL);
-}
-
 static int run(struct end *end, const char *host, const char *port) {
-    if (make_channel(end) || make_id(end) || resolve_addr(end, host, port) || resolve_route(end))
+    if (make_channel(end) || resolve(end, host, port))
         return -1;
     if (make_queue_pair(end) || register_memory(end, IBV_ACCESS_LOCAL_WRITE))
         return -1;

@@ -23,6 +23,7 @@ from waiting import until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SOURCES = EXAMPLES / "c"
+WITHOUT_CM = ("rc_example", "multicast_example")
 SHARED = {"common.c", "cm.c"}
 STRICT = ["-std=c11", "-Wextra"]
 HEADERS = {
@@ -43,7 +44,7 @@ def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
     def make(name: str) -> Path:
         program = folder / name
-        parts = [f"{name}.c", "common.c", *(["cm.c"] if name.startswith("cm_") else [])]
+        parts = [f"{name}.c", "common.c", *([] if name in WITHOUT_CM else ["cm.c"])]
         if not program.exists():
             make_program(program, *STRICT, *[SOURCES / part for part in parts], *HEADERS[request.param])
         return program
@@ -147,7 +148,7 @@ def test_multicast(kinds: str, compiled: Compiled) -> None:
     assert all(line.startswith("100 bytes from queue pair ") and line.endswith("'to all'") for line in lines)
 
 
-@pytest.mark.parametrize("name", ["rc_example", "cm_server", "cm_client", "multicast_example"])
+@pytest.mark.parametrize("name", ["rc_example", "cm_server", "cm_client", "multicast_example", "ring_writer"])
 def test_usage(name: str, compiled: Compiled) -> None:
     words: list[str | Path] = [compiled(name), "-x", "too", "many", "words"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
