@@ -20,20 +20,45 @@ from typing import TYPE_CHECKING
 from rnic.later import later
 
 if TYPE_CHECKING:
-<<<<<<< HEAD
-    from rnic.patterns import chain, credits, cursor, many, onesided, ports, pubsub, ring, rpc, wait  # noqa: A004 - a pattern
+    from rnic.patterns import (  # noqa: A004 - a pattern
+        chain,
+        credits,
+        cursor,
+        many,
+        onesided,
+        ports,
+        pubsub,
+        rendezvous,
+        ring,
+        rpc,
+        wait,
+    )
 else:
     __getattr__, __dir__ = later(
-        __name__, "chain", "credits", "cursor", "many", "onesided", "ports", "pubsub", "ring", "rpc", "wait"
+        __name__,
+        "chain",
+        "credits",
+        "cursor",
+        "many",
+        "onesided",
+        "ports",
+        "pubsub",
+        "rendezvous",
+        "ring",
+        "rpc",
+        "wait",
     )
 
-__all__ = ["chain", "credits", "cursor", "many", "onesided", "ports", "pubsub", "ring", "rpc", "wait"]
-=======
-    from rnic.patterns import chain, credits, cursor, onesided, ports, rendezvous, ring, rpc, wait  # noqa: A004 - a pattern
-else:
-    __getattr__, __dir__ = later(
-        __name__, "chain", "credits", "cursor", "onesided", "ports", "rendezvous", "ring", "rpc", "wait"
-    )
-
-__all__ = ["chain", "credits", "cursor", "onesided", "ports", "rendezvous", "ring", "rpc", "wait"]
->>>>>>> x-rendez
+__all__ = [
+    "chain",
+    "credits",
+    "cursor",
+    "many",
+    "onesided",
+    "ports",
+    "pubsub",
+    "rendezvous",
+    "ring",
+    "rpc",
+    "wait",
+]
