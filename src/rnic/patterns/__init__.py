@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 from rnic.later import later
 
 if TYPE_CHECKING:
-    from rnic.patterns import (  # noqa: A004 - a pattern
+    from rnic.patterns import (
         chain,
-        credits,
+        credits,  # noqa: A004 - a pattern
         cursor,
         many,
         onesided,

@@ -131,12 +131,18 @@ class Doer(Protocol[S_contra]):
     def do(self, step: S_contra) -> Any:
         """Carry out a step."""
 
+    def check(self) -> None:
+        """Raise what has ended the way to the peer, if it has ended."""
+
 
 class AsyncDoer(Protocol[S_contra]):
     """What carries out steps in a task."""
 
     async def do(self, step: S_contra) -> Any:
         """Carry out a step."""
+
+    async def check(self) -> None:
+        """Raise what has ended the way to the peer, if it has ended."""
 
 
 class Port(Doer[Step], Protocol):
@@ -160,7 +166,7 @@ def run(port: Doer[S], steps: Generator[S, Any, T]) -> T:
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     except VerbsError:  # memory has gone with its connection, which says why
-        port.do(Look())
+        port.check()
         raise
     finally:
         steps.close()
@@ -180,7 +186,7 @@ async def run_async(port: AsyncDoer[S], steps: Generator[S, Any, T]) -> T:
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     except VerbsError:  # memory has gone with its connection, which says why
-        await port.do(Look())
+        await port.check()
         raise
     finally:
         steps.close()
@@ -251,9 +257,13 @@ class QueuePairPort:
             case Pause(seconds):
                 sleep(seconds)
             case Look():
-                self.sends.reclaim()
-                self._take(self._bells.poll())
+                self.check()
         return 0
+
+    def check(self) -> None:
+        """Raise what has ended the way to the peer, if it has ended."""
+        self.sends.reclaim()
+        self._take(self._bells.poll())
 
     def _old(self, ticket: int, until: float | None) -> int:
         self.sends.wait(ticket, left(until))
@@ -322,9 +332,13 @@ class ConnectionPort:
             case Pause(seconds):
                 sleep(seconds)
             case Look():
-                with suppress(TimeoutError):
-                    conn.recv(0, tag=BELL)
+                self.check()
         return 0
+
+    def check(self) -> None:
+        """Raise what has ended the way to the peer, if it has ended."""
+        with suppress(TimeoutError):
+            self.conn.recv(0, tag=BELL)
 
 
 class AsyncPort:
@@ -363,7 +377,11 @@ class AsyncPort:
             case Pause(seconds):
                 await sleep_async(seconds)
             case Look():
-                with suppress(TimeoutError):
-                    async with timeout(0):
-                        await conn.recv(tag=BELL)
+                await self.check()
         return 0
+
+    async def check(self) -> None:
+        """Raise what has ended the way to the peer, if it has ended."""
+        with suppress(TimeoutError):
+            async with timeout(0):
+                await self.conn.recv(tag=BELL)

@@ -56,6 +56,9 @@ class _Port:
                     raise blamed(error) from None
         return None
 
+    async def check(self) -> None:
+        self._channel.look()
+
 
 class AsyncRendezvous(Ends):
     """As Rendezvous, for asyncio: asyncio.timeout() limits its calls, and one of them runs at a time.

@@ -51,6 +51,9 @@ class _Port:
                     raise blamed(error) from None
         return None
 
+    def check(self) -> None:
+        self._channel.look()
+
 
 class Rendezvous(Ends):
     """One end of a rendezvous, on a channel that nothing else uses; a context manager that closes it.
