@@ -46,6 +46,8 @@ class Shortage:
             getattr(called, "__name__", "") == "__exit__"
         ):  # a lock is let go of without memory, or never again
             return
+        if frame.f_code.co_name == "__del__":  # Python tells nobody what a finaliser raises
+            return
         if not threading.current_thread().name.startswith("rnic-cm-"):
             return
         self.begun |= frame.f_code is Agent._round.__code__  # before, the thread has not
