@@ -34,8 +34,8 @@ def message(number: int) -> bytes:
 def serve_alive(way: Pipe, count: int) -> None:
     """Takes so many, answers a message on each, and closes when the other end does.
 
-    They are accepted in nearly the order in which they were made. Each close waits for the other end's, so they
-    are closed in the order of their messages, which is the caller's.
+    They are accepted in nearly the order in which they were made. Each close waits for the other end's, so
+    they are closed in the order of their messages, which is the caller's.
     """
     with rnic.listen(HOST, 0, backlog=BACKLOG) as server:
         way.send(server.port)

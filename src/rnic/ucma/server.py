@@ -89,7 +89,7 @@ class Server:
         return self._commands.table.abandoned
 
     def has_open(self, pid: int) -> bool:
-        """Whether a file is open that this process has opened. A dead one's is closed a moment after its death."""
+        """Whether a file is open that this process has opened. It closes shortly after the process ends."""
         return any(file.pid == pid for file in list(self._files.values()))
 
     # ------------------------------------------------------------------ the thread

@@ -19,7 +19,7 @@ from rnic.cli.child import scratch
 ERROR_CHARACTERS = 4096
 FILE_BYTES = 16 << 20  # what it may write to a file, so that one that prints without end fills no disk
 END_SECONDS = 0.3  # how long a program may take to end by itself when its connection is gone
-CLOSE_SECONDS = 10.0  # in which a device file is closed whose program has ended: a moment, if there is time for it
+CLOSE_SECONDS = 10.0  # in which the device file of a program that has ended is closed; a moment will do
 
 LOSSY = {"RNIC_FAULT": "loss=0.25,seed=3"}
 """Of a program that runs by itself, in the run with late SENDs: the RNIC sends from its memory once more."""
