@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection as Pipe
+from operator import itemgetter
 
 import rnic
 from conn.peers import HOST, WAIT
@@ -31,15 +32,21 @@ def message(number: int) -> bytes:
 
 
 def serve_alive(way: Pipe, count: int) -> None:
-    """Takes so many, answers a message on each, and closes when the other end does."""
+    """Takes so many, answers a message on each, and closes when the other end does.
+
+    They are accepted in nearly the order in which they were made. Each close waits for the other end's, so
+    they are closed in the order of their messages, which is the caller's.
+    """
     with rnic.listen(HOST, 0, backlog=BACKLOG) as server:
         way.send(server.port)
         conns = [server.accept(WAIT) for _ in range(count)]
         way.send("accepted")
-        for conn in conns:
-            conn.send(conn.recv(WAIT), WAIT)
+        said = [(conn.recv(WAIT), conn) for conn in conns]
+        said.sort(key=itemgetter(0))
+        for text, conn in said:
+            conn.send(text, WAIT)
         way.send(held())
-        for conn in conns:
+        for _, conn in said:
             conn.close(WAIT)
     way.send(held())
 

@@ -55,6 +55,7 @@ def test_the_end_of_timewait_is_told_as_the_kernel_tells_it(state: str) -> None:
             said for end in seats for one in end.ids.values() if (said := exchange_of(one)) is not None
         ]
         until(lambda: all(one.over for one in exchanges), "TIMEWAIT ends")
-        for end in seats:
+        for serial, end in enumerate(seats):
+            end.ask("127.0.0.1", serial)  # what the agents were about to tell is told before the answer
             assert not end.events()
         assert sorted(name for end in seats for name in end.exits) == EXITS[state]

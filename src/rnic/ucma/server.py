@@ -88,6 +88,10 @@ class Server:
         """Connections that programs have not disconnected: they have closed their device file, or died."""
         return self._commands.table.abandoned
 
+    def has_open(self, pid: int) -> bool:
+        """Whether a file is open that this process has opened. It closes shortly after the process ends."""
+        return any(file.pid == pid for file in list(self._files.values()))
+
     # ------------------------------------------------------------------ the thread
 
     def _run(self) -> None:

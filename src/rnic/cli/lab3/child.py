@@ -19,7 +19,7 @@ from rnic.cli.child import scratch
 ERROR_CHARACTERS = 4096
 FILE_BYTES = 16 << 20  # what it may write to a file, so that one that prints without end fills no disk
 END_SECONDS = 0.3  # how long a program may take to end by itself when its connection is gone
-
+CLOSE_SECONDS = 10.0  # in which the device file of a program that has ended is closed; a moment will do
 
 LOSSY = {"RNIC_FAULT": "loss=0.25,seed=3"}
 """Of a program that runs by itself, in the run with late SENDs: the RNIC sends from its memory once more."""
@@ -75,9 +75,11 @@ class Surroundings(NamedTuple):
     variables: dict[str, str]
     abandoned: Callable[[], int]
     """How many connections programs have not ended when they closed their device file, or died."""
+    has_open: Callable[[int], bool]
+    """Whether a device file of this process is still open."""
 
 
-PLAIN = Surroundings({}, lambda: 0)
+PLAIN = Surroundings({}, lambda: 0, lambda _: False)
 """Of a program that brings rnic itself."""
 
 
@@ -97,7 +99,7 @@ class Child:
         self.seconds = seconds
         self.advice = C if runs_by_itself(script) else PYTHON
         self._tells_its_end = is_iwarp and not runs_by_itself(script)
-        self._abandoned, self._before = around.abandoned, around.abandoned()
+        self._around, self._before = around, around.abandoned()
         self._deadline = time.monotonic() + seconds
         with ExitStack() as stack:
             self._out = stack.enter_context(scratch())
@@ -154,7 +156,10 @@ class Child:
         """Whether it went without ending its connection: that was done for it."""
         if self._tells_its_end:
             return not self._has_told()
-        return self._abandoned() > self._before
+        until = time.monotonic() + CLOSE_SECONDS
+        while not self.running and self._around.has_open(self._process.pid) and time.monotonic() < until:
+            time.sleep(0.01)
+        return self._around.abandoned() > self._before
 
     def _has_told(self) -> bool:
         """Whether slow.py has said that the program ends its connection."""

@@ -81,7 +81,7 @@ def _surroundings(script: Path) -> Iterator[Surroundings]:
         yield PLAIN
         return
     with surroundings.serve() as (folder, server):
-        yield Surroundings(surroundings.variables(folder), lambda: server.abandoned)
+        yield Surroundings(surroundings.variables(folder), lambda: server.abandoned, server.has_open)
 
 
 def _examine(script: Path, path: Path, case: Case, seconds: float, around: Surroundings) -> Report:

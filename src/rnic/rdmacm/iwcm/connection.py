@@ -52,6 +52,7 @@ class IwConnection:
         self._is_closed = False
         self._qp: QP | AwayQP | None = None
         self._qp_num = 0  # while it has this connection's stream
+        self._has_risen = False  # the queue pair got it, once
         self._agreed: mpa.Agreed | None = None
         self._said = NOTHING_SAID  # what ESTABLISHED tells
         self._calling: Line | None = None  # that is being made
@@ -199,9 +200,26 @@ class IwConnection:
         if line is not self._line:
             return
         line.unwatch()
+        waits = not is_initiator and agreed.rtr is not mpa.Rtr.NONE and not isinstance(self._qp, AwayQP)
+        if not self._has_risen and not self._attach(line, agreed, is_initiator, waits):
+            return
+        self._has_risen = True
+        mine = agreed.depths
+        self._said = replace(
+            NOTHING_SAID,
+            private_data=private_data,
+            responder_resources=mine.ird,
+            initiator_depth=mine.ord,
+        )
+        self._agreed = agreed
+        if not waits:
+            self.stream_began()
+        self._line, line.is_done = None, True  # now nothing of it comes again
+
+    def _attach(self, line: Line, agreed: mpa.Agreed, is_initiator: bool, waits: bool) -> bool:
+        """The queue pair gets the stream, and goes to RTS; False if it cannot, which is reported."""
         qp = self._qp
         assert qp is not None
-        waits = not is_initiator and agreed.rtr is not mpa.Rtr.NONE and not isinstance(qp, AwayQP)
         try:
             stream.attach(qp, line.sock, agreed, is_initiator=is_initiator, tell_ready=waits)
             self._qp_num = qp.qp_num
@@ -212,24 +230,15 @@ class IwConnection:
                 self._broke(ECONNRESET)
             else:
                 self._fail(outcomes.failed, -(error.errno or EINVAL))
-            return
-        mine = agreed.depths
-        self._said = replace(
-            NOTHING_SAID,
-            private_data=private_data,
-            responder_resources=mine.ird,
-            initiator_depth=mine.ord,
-        )
-        self._line, self._agreed, line.is_done = None, agreed, True
-        if not waits:
-            self.stream_began()
+            return False
+        return True
 
     def stream_began(self) -> None:
         """The peer is ready: an initiator has its reply, a responder the first message."""
         if self.phase in (Phase.CALLING, Phase.ACCEPTED):
-            self._set_timer()
-            self.phase = Phase.UP
             self.service.report(self.one, outcomes.established, self._said)
+            self.phase = Phase.UP
+            self._set_timer()
 
     def told(self, line: Line, event: mpa.Event) -> None:
         """Report what has happened to the start-up."""
