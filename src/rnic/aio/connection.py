@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from time import monotonic
 from types import TracebackType
@@ -21,7 +21,7 @@ from rnic.conn.face import COMPARE_SWAP, FETCH_ADD, Face, room
 from rnic.conn.handshake import AnyDevice, Dial
 from rnic.conn.ops import Op
 from rnic.conn.rendezvous import as_bytes, check_room
-from rnic.endpoint import Config, Region
+from rnic.endpoint import Config, EndpointError, Region
 from rnic.enums import AccessFlags
 from rnic.rdmacm.sockaddr import is_name, parse
 from rnic.times import seconds
@@ -301,10 +301,12 @@ class Connection(Face):
                 await pump.wait(pump.ops, lambda: core.go_on_with(batch) or batch.tired)
         batch.raise_failed()
 
-    async def close(self, timeout: float | None = 5.0) -> None:
+    async def close(self, timeout: float | None = 5.0, *, wait: bool = True) -> None:
         """Close the connection after everything was sent, and wait until the peer closes its end: then all
         has arrived.
 
+        `wait=False`: return as soon as all is in the peer's memory. Its program can still receive it; what
+        the peer sends from now on is lost, and it gets an error if it does.
         If that takes longer than `timeout` seconds, or the connection has failed, it raises EndpointError,
         once. In any case, also if the call is cancelled, everything is closed.
         """
@@ -314,7 +316,7 @@ class Connection(Face):
             return
         known = core.released or core.error is not None
         core.close(monotonic(), timeout)
-        await self._finish(None if timeout is None else timeout + GRACE)
+        await self._finish(None if timeout is None else timeout + GRACE, wait)
         if core.error is not None and not known:
             raise core.error
 
@@ -324,10 +326,27 @@ class Connection(Face):
             self._core.abort(text)
             await self._finish(GRACE)
 
-    async def _finish(self, timeout: float | None) -> None:
+    def drop(self, text: str = "the program aborted the connection") -> None:
+        """As abort(), but without waiting, and from any thread; the peer may then not hear why.
+
+        Tasks that wait in a call of the connection get its EndpointError.
+        """
+        if not self._core.given_back:
+            self._pump.drop(text)
+
+    def on_end(self, callback: Callable[[EndpointError | None], object]) -> None:
+        """Have the loop call this once when the peer has closed its end, and all its messages were received
+        (with None), or the connection has failed (with the error); not if this end closes or aborts it.
+
+        It replaces an earlier callback.
+        """
+        self._pump.watch_end(callback)
+
+    async def _finish(self, timeout: float | None, wait: bool = True) -> None:
+        core = self._core
         try:
             async with asyncio.timeout(timeout):
-                await self._pump.wait(self._pump.end, lambda: self._core.finished)
+                await self._pump.wait(self._pump.end, lambda: core.finished or (not wait and core.has_left))
         except TimeoutError:
             pass
         finally:

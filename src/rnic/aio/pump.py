@@ -9,6 +9,7 @@ from time import monotonic
 
 from rnic.aio.waiting import MessageQueue, OrderedQueue, Queue, SharedQueue, turn_of
 from rnic.conn.core import Core
+from rnic.endpoint import EndpointError
 
 _FAILURES = 3
 """The number of pumps in a row that may raise before the connection is given up."""
@@ -42,6 +43,7 @@ class Pump:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0  # the time of the timer, by monotonic()
         self._again: asyncio.Handle | None = None  # what is done in the loop's next turn
+        self._on_end: Callable[[EndpointError | None], object] | None = None
         core.tags = self.messages.tags
         self._failures = 0
         self._filenos: tuple[int, ...] = (core.fileno(),)
@@ -91,6 +93,7 @@ class Pump:
             for queue in self._queues:
                 if queue:
                     queue.wake()
+            self._tell_end()
             self._failures = 0
         except BaseException as error:
             self._failed(error)
@@ -105,6 +108,17 @@ class Pump:
             self.core.give_up(error)
             for queue in self._queues:
                 queue.wake_all()
+            self._tell_end()
+
+    def watch_end(self, callback: Callable[[EndpointError | None], object]) -> None:
+        """Call this in the loop, once, when the peer has left or the connection has failed."""
+        self._on_end = callback
+        self._tell_end()
+
+    def _tell_end(self) -> None:
+        if self._on_end is not None and (self.core.eof or self.core.ended):
+            self._loop.call_soon(self._on_end, None if self.core.eof else self.core.ending)
+            self._on_end = None
 
     def _plan(self) -> None:
         self._soon(None)
@@ -167,8 +181,26 @@ class Pump:
         await self.messages.wait(is_so, False, target, tag, first)
         return True
 
+    def drop(self, text: str) -> None:
+        """Abort the connection and release it, from any thread; the peer hears why if it is the loop's."""
+        if not self._is_here():
+            self.forget()
+            return
+        try:
+            self.core.abort(text)
+        finally:
+            self.release()
+
+    def _is_here(self) -> bool:
+        """Whether this is the thread of the loop, and the loop runs."""
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
+
     def release(self) -> None:
         """Leave the loop, give everything back, and wake all tasks that wait."""
+        self._on_end = None
         try:
             self._unwatch()
         finally:

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Comm of Dask over one connection of rnic.aio."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import Any
+
+import dask
+from dask.utils import parse_bytes
+from distributed.comm import core
+from distributed.comm.addressing import unparse_host_port
+from distributed.comm.core import CommClosedError
+from distributed.comm.utils import from_frames, to_frames
+from distributed.protocol.utils import host_array
+
+from rnic import Config, EndpointError, VerbsError
+from rnic.aio import Connection
+from rnic.dask.frames import FramesError, Incoming, pack
+
+PREFIX = "rnic://"
+CONFIG = Config(max_message=1 << 62)
+"""Memory is the limit of a message."""
+CLOSE = 5.0
+"""Seconds, at most, that close() waits for the peer's device to have all that was written."""
+_LEFT = "the peer has closed the connection"
+
+
+class Comm(core.Comm):  # type: ignore[misc]
+    """One end between two processes of Dask.
+
+    Read and write from one task at a time each, in the loop in which it was made.  A write() returns when the
+    peer has read its long frames, and the short ones are on their way.  Whatever ends a read() or write() before
+    its time, cancellation too, ends the connection: a part of a message may have gone.
+    """
+
+    def __init__(self, conn: Connection, peer: str, deserialize: bool = True) -> None:
+        """Take a connection over; `peer` is the address that the peer is known by."""
+        self._conn: Connection | None = conn
+        self._why = ""
+        """Why it is closed, when the peer or an error closed it."""
+        self._local_addr = PREFIX + unparse_host_port(*conn.local_address[:2])
+        self._peer_addr = peer
+        super().__init__(deserialize)
+        me = weakref.ref(self)
+        conn.on_end(lambda error: _note_end(me, error))
+
+    # ------------------------------------------------------------ messages
+
+    async def read(self, deserializers: Any = None) -> Any:
+        """Return the next message.  CommClosedError, with the reason, when there is none to come."""
+        conn = self._open_conn()
+        try:
+            frames = await _receive(conn)
+        except BaseException as error:
+            self._failed(error)
+            raise
+        try:
+            return await from_frames(
+                frames,
+                deserialize=self.deserialize,
+                deserializers=deserializers,
+                allow_offload=self.allow_offload,
+            )
+        except EOFError as error:
+            self._failed(FramesError("the frames hold less than they promise"), error)
+
+    async def write(self, msg: Any, serializers: Any = None, on_error: str = "message") -> int:
+        """Send a message; return its length in bytes.  CommClosedError, with the reason, if it cannot go."""
+        conn = self._open_conn()
+        context = {"sender": self.local_info, "recipient": self.remote_info, **self.handshake_options}
+        frames = await to_frames(
+            msg,
+            allow_offload=self.allow_offload,
+            serializers=serializers,
+            on_error=on_error,
+            context=context,
+            frame_split_size=parse_bytes(dask.config.get("distributed.comm.shard")),
+        )
+        head, own = pack(frames)
+        try:
+            await conn.send(head)
+            for frame in own:
+                await conn.send(frame)
+        except BaseException as error:
+            self._failed(error)
+            raise
+        return len(head) + sum(frame.nbytes for frame in own)
+
+    def _open_conn(self) -> Connection:
+        if self._conn is None:
+            raise CommClosedError(f"in {self!r}: {self._why or 'it was closed here'}")
+        return self._conn
+
+    def _failed(self, error: BaseException, cause: BaseException | None = None) -> None:
+        """End the connection after an error; CommClosedError if it says that the connection has ended."""
+        if isinstance(error, EOFError):
+            why = _LEFT
+        elif isinstance(error, FramesError):
+            why = f"the peer sent {error}"
+        else:
+            why = reason(error)
+        self._drop(why)
+        if isinstance(error, EOFError | FramesError | EndpointError | VerbsError):
+            raise CommClosedError(f"in {self!r}: {why}") from cause or error
+
+    # ------------------------------------------------------------ the end
+
+    async def close(self) -> None:
+        """Close it after all that was written; return when the peer has that, after CLOSE seconds at most."""
+        conn, self._conn = self._conn, None
+        if conn is not None:
+            with contextlib.suppress(EndpointError, VerbsError):
+                await conn.close(CLOSE, wait=False)
+
+    def abort(self) -> None:
+        """Close it at once, from any thread; what was written may be lost."""
+        self._drop("")
+
+    def _drop(self, why: str) -> None:
+        conn, self._conn = self._conn, None
+        if conn is not None:
+            self._why = why
+            conn.drop(why or "the comm was aborted")
+
+    def closed(self) -> bool:
+        """Whether it was closed, by this end or the peer, or has failed."""
+        return self._conn is None
+
+    # ------------------------------------------------------------ addresses
+
+    @property
+    def local_address(self) -> str:
+        """The address of this end."""
+        return self._local_addr
+
+    @property
+    def peer_address(self) -> str:
+        """The address of the peer."""
+        return self._peer_addr
+
+
+async def _receive(conn: Connection) -> list[memoryview]:
+    incoming = Incoming(await conn.recv(), host_array)
+    for room in incoming.rooms():
+        try:
+            length = await conn.recv_into(room)
+        except ValueError as error:
+            raise FramesError(f"more than the {room.nbytes} bytes of a frame") from error
+        if length != room.nbytes:
+            raise FramesError(f"{length} bytes for a frame of {room.nbytes}")
+    return incoming.frames
+
+
+def _note_end(me: weakref.ref[Comm], error: EndpointError | None) -> None:
+    """The peer has closed the connection and left nothing to read, or the connection has failed."""
+    comm = me()
+    if comm is not None:
+        comm._drop(reason(error) if error else _LEFT)
+
+
+def reason(error: BaseException) -> str:
+    """The error in words, for a CommClosedError."""
+    return f"{type(error).__name__}: {error}"
