@@ -2,9 +2,9 @@
 """What a message of Dask is on the wire; no I/O.
 
 Dask serialises a message into frames, buffers of bytes.  They go as messages of one rnic connection: first a
-head, with what Dask says and all short frames, and then each long frame as a message of its own.  The
-receiver gives such a message the memory that it is to stay in, so a long one (rendezvous) is copied once,
-from the array of one process to the array of the other, by the device.
+head with the short frames, and then each long frame as a message of its own.  If all of it is short, the head
+is all.  The receiver gives a long frame the memory that it is to stay in, so one of 1 MiB or more
+(rendezvous) is copied once, from the array of one process to the array of the other, by the device.
 
 A head, numbers in little-endian byte order:
 
@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
 GREETING = b"dask 1"
 """The `data` of the connection, with the version of this format."""
+WHOLE = 1 << 20
+"""A message of fewer bytes is its head alone: to copy them costs less than to send a further message."""
 OWN = 1 << 15
-"""A frame of at least this many bytes is a message of its own, and its memory is kept for nobody else."""
+"""In a longer one a frame of at least this many bytes is a message of its own."""
 _MAGIC = b"DASK"
 _FIXED = struct.Struct("<4sI")
 _INSIDE, _BEGINS, _GOES_ON = range(3)
@@ -46,12 +48,13 @@ class FramesError(ValueError):
 def pack(frames: Sequence[Bytes]) -> tuple[bytes, list[memoryview]]:
     """Return the head for these frames, and those that follow as messages of their own."""
     views = [memoryview(frame).cast("B") for frame in frames]
+    own_from = OWN if sum(view.nbytes for view in views) >= WHOLE else WHOLE
     words: list[int] = []
     inside: list[memoryview] = []
     own: list[memoryview] = []
     last: object = None  # the buffer of the frame before, if that was a message of its own
     for view in views:
-        if view.nbytes < OWN:
+        if view.nbytes < own_from:
             place, last = _INSIDE, None
             inside.append(view)
         else:
@@ -66,22 +69,22 @@ def pack(frames: Sequence[Bytes]) -> tuple[bytes, list[memoryview]]:
 class Incoming:
     """A message that comes in: its frames, and the memory for those that are still to come."""
 
-    def __init__(self, head: bytes, allocate: Callable[[int], memoryview]) -> None:
+    def __init__(self, head: Bytes, allocate: Callable[[int], memoryview]) -> None:
         """Read a head.  `allocate` makes writable memory of a length, for frames that follow.
 
         FramesError when the head says what cannot be.  Nothing is allocated before all of it was looked at.
         """
+        head = memoryview(head)
         places = _places(head)
         self._allocate = allocate
-        body = memoryview(bytearray(head))[_FIXED.size + 8 * len(places) :]  # writable, as arrays are
-        at = 0
-        self._frames: list[memoryview | int] = []
+        at = _FIXED.size + 8 * len(places)
+        self._frames: list[memoryview | None] = []
         for place, length in places:
-            if place == _INSIDE:
-                self._frames.append(body[at : at + length])
+            if place == _INSIDE:  # in memory of its own, which is writable and goes when its array goes
+                self._frames.append(memoryview(bytearray(head[at : at + length])))
                 at += length
             else:
-                self._frames.append(length)
+                self._frames.append(None)
         self._runs = _runs(places)
 
     def rooms(self) -> Iterable[memoryview]:
@@ -96,10 +99,10 @@ class Incoming:
     @property
     def frames(self) -> list[memoryview]:
         """The frames, after all of rooms() have been filled."""
-        return [frame for frame in self._frames if isinstance(frame, memoryview)]
+        return [frame for frame in self._frames if frame is not None]
 
 
-def _places(head: bytes) -> list[tuple[int, int]]:
+def _places(head: memoryview) -> list[tuple[int, int]]:
     """Place and length of each frame; FramesError when the head says what cannot be."""
     if len(head) < _FIXED.size or head[:4] != _MAGIC:
         raise FramesError("a message that begins no message of Dask")
