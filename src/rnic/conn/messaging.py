@@ -70,6 +70,20 @@ class Messaging(Parts):
         """The message has left its buffer, or the connection has ended (then check() raises)."""
         return handle not in self._waiting or self.ended
 
+    @property
+    def unsent(self) -> int:
+        """The number of messages that have not left their buffers."""
+        return len(self._waiting)
+
+    def are_sent(self, last: int) -> bool:
+        """As is_sent(), for all messages up to the handle `last`."""
+        return self.ended or next(iter(self._waiting), last + 1) > last
+
+    def raise_unsent_up_to(self, last: int) -> None:
+        """Raise the connection's error if it ended before these messages were sent."""
+        if next(iter(self._waiting), last + 1) <= last:
+            self.check()
+
     def raise_unsent(self, handle: int) -> None:
         """Raise the connection's error if it ended before the message was sent."""
         self._announced.close(handle)

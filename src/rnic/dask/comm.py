@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import weakref
 from typing import Any
 
 import dask
-from dask.utils import parse_bytes
+from dask.utils import parse_bytes, parse_timedelta
 from distributed.comm import core
 from distributed.comm.addressing import unparse_host_port
 from distributed.comm.core import CommClosedError
@@ -23,16 +24,17 @@ PREFIX = "rnic://"
 CONFIG = Config(max_message=1 << 62)
 """Memory is the limit of a message."""
 CLOSE = 5.0
-"""Seconds, at most, that close() waits for the peer's device to have all that was written."""
+"""Seconds, at most, that the last word to the peer may take."""
 _LEFT = "the peer has closed the connection"
 
 
 class Comm(core.Comm):  # type: ignore[misc]
     """One end between two processes of Dask.
 
-    Read and write from one task at a time each, in the loop in which it was made.  A write() returns when the
-    peer has read its long frames, and the short ones are on their way.  Whatever ends a read() or write() before
-    its time, cancellation too, ends the connection: a part of a message may have gone.
+    Read and write from one task at a time each, in the loop in which it was made.  write() waits for nobody,
+    as Dask's own comms do: until the peer has read a long array, the array stays in memory, and may not be
+    changed.  Whatever ends a read() or write() before its time, cancellation too, ends the connection: a part
+    of a message may have gone.
     """
 
     def __init__(self, conn: Connection, peer: str, deserialize: bool = True) -> None:
@@ -80,9 +82,8 @@ class Comm(core.Comm):  # type: ignore[misc]
         )
         head, own = pack(frames)
         try:
-            await conn.send(head)
-            for frame in own:
-                await conn.send(frame)
+            for message in (head, *own):
+                await conn.post(message)
         except BaseException as error:
             self._failed(error)
             raise
@@ -108,11 +109,21 @@ class Comm(core.Comm):  # type: ignore[misc]
     # ------------------------------------------------------------ the end
 
     async def close(self) -> None:
-        """Close it after all that was written; return when the peer has that, after CLOSE seconds at most."""
+        """Close it after all that was written; return when the peer has that.
+
+        It gives up, and what is left is lost, when the peer reads no long frame for
+        `distributed.comm.timeouts.tcp` (30 s).
+        """
         conn, self._conn = self._conn, None
-        if conn is not None:
-            with contextlib.suppress(EndpointError, VerbsError):
-                await conn.close(CLOSE, wait=False)
+        if conn is None:
+            return
+        try:
+            await _flush(conn, parse_timedelta(dask.config.get("distributed.comm.timeouts.tcp")))
+            await conn.close(CLOSE, wait=False)
+        except (EndpointError, VerbsError):
+            self._why = self._why or "it was lost while it was closed"
+        finally:
+            conn.drop("the comm was aborted")
 
     def abort(self) -> None:
         """Close it at once, from any thread; what was written may be lost."""
@@ -139,6 +150,16 @@ class Comm(core.Comm):  # type: ignore[misc]
     def peer_address(self) -> str:
         """The address of the peer."""
         return self._peer_addr
+
+
+async def _flush(conn: Connection, patience: float) -> None:
+    """Wait until the peer has all that was written, or has taken nothing for so many seconds."""
+    before = -1
+    while conn.unsent not in (0, before):
+        before = conn.unsent
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await conn.flush()
 
 
 async def _receive(conn: Connection) -> list[memoryview]:
