@@ -361,12 +361,12 @@ class Connection(Face):
             await self._finish(GRACE)
 
     def drop(self, text: str = "the program aborted the connection") -> None:
-        """As abort(), but without waiting, and from any thread; the peer may then not hear why.
+        """As abort(), but without waiting, and from any thread.
 
         Tasks that wait in a call of the connection get its EndpointError.
         """
         if not self._core.given_back:
-            self._pump.drop(text)
+            self._pump.drop(text, self)
 
     def on_end(self, callback: Callable[[EndpointError | None], object]) -> None:
         """Have the loop call this once when the peer has closed its end, and all its messages were received
@@ -409,7 +409,8 @@ class Connection(Face):
     def __del__(self) -> None:
         pump: Pump | None = getattr(self, "_pump", None)
         if pump is not None and not pump.core.given_back:
-            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+            if pump.owner is None:
+                warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
             pump.forget()
 
 

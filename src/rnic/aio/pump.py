@@ -8,7 +8,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from rnic.aio.waiting import MessageQueue, OrderedQueue, Queue, SharedQueue, turn_of
-from rnic.conn.core import Core
+from rnic.conn.core import GRACE, Core
 from rnic.endpoint import EndpointError
 
 _FAILURES = 3
@@ -43,6 +43,8 @@ class Pump:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0  # the time of the timer, by monotonic()
         self._again: asyncio.Handle | None = None  # what is done in the loop's next turn
+        self.owner: object = None
+        """The connection that drop() was called for: it is released when the peer has heard of it."""
         self._on_end: Callable[[EndpointError | None], object] | None = None
         core.tags = self.messages.tags
         self._failures = 0
@@ -94,6 +96,8 @@ class Pump:
                 if queue:
                     queue.wake()
             self._tell_end()
+            if self.owner is not None and self.core.finished:
+                self.release()
             self._failures = 0
         except BaseException as error:
             self._failed(error)
@@ -115,10 +119,14 @@ class Pump:
         self._on_end = callback
         self._tell_end()
 
-    def _tell_end(self) -> None:
-        if self._on_end is not None and (self.core.eof or self.core.ended):
+    def _tell_end(self, again: bool = True) -> None:
+        if self._on_end is None or not (self.core.eof or self.core.ended):
+            return
+        if self.core.is_spent:
             self._loop.call_soon(self._on_end, None if self.core.eof else self.core.ending)
             self._on_end = None
+        elif again:  # recv() pumps before it gives the last message out
+            self._loop.call_soon(self._tell_end, False)
 
     def _plan(self) -> None:
         self._soon(None)
@@ -181,15 +189,23 @@ class Pump:
         await self.messages.wait(is_so, False, target, tag, first)
         return True
 
-    def drop(self, text: str) -> None:
-        """Abort the connection and release it, from any thread; the peer hears why if it is the loop's."""
+    def drop(self, text: str, owner: object) -> None:
+        """Abort the connection and release it soon, from any thread; `owner` is kept until then."""
+        self.owner = owner
         if not self._is_here():
-            self.forget()
+            try:
+                self._loop.call_soon_threadsafe(self.drop, text, owner)
+            except RuntimeError:  # the loop is closed
+                self.core.forget()
             return
         try:
             self.core.abort(text)
+            if not self.core.disconnect_tells:
+                self._loop.call_later(GRACE, self.release)
+                self.run()
         finally:
-            self.release()
+            if self.core.disconnect_tells:
+                self.release()
 
     def _is_here(self) -> bool:
         """Whether this is the thread of the loop, and the loop runs."""
@@ -207,6 +223,7 @@ class Pump:
             try:
                 self.core.release()
             finally:
+                self.owner = None
                 for queue in self._queues:
                     queue.wake_all()
 

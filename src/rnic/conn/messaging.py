@@ -179,6 +179,13 @@ class Messaging(Parts):
         """next_message() has something to say."""
         return self.courier.hand is not None or self.eof or self.has_no_more
 
+    @property
+    def is_spent(self) -> bool:
+        """The peer has left or the connection has ended, and the program has taken all messages."""
+        if self.courier.hand is not None or not (self.eof or self.ended):
+            return False
+        return not isinstance(self.protocol.peek_event(), MessageReceived)
+
     def leave(self) -> None:
         """From any thread: calls that wait for a message raise ClosedError, now and later."""
         self.leaving = True

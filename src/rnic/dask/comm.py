@@ -91,8 +91,11 @@ class Comm(core.Comm):  # type: ignore[misc]
 
     def _open_conn(self) -> Connection:
         if self._conn is None:
-            raise CommClosedError(f"in {self!r}: {self._why or 'it was closed here'}")
+            raise self._is_closed()
         return self._conn
+
+    def _is_closed(self) -> CommClosedError:
+        return CommClosedError(f"in {self!r}: {self._why or 'it was closed here'}")
 
     def _failed(self, error: BaseException, cause: BaseException | None = None) -> None:
         """End the connection after an error; CommClosedError if it says that the connection has ended."""
@@ -104,7 +107,7 @@ class Comm(core.Comm):  # type: ignore[misc]
             why = reason(error)
         self._drop(why)
         if isinstance(error, EOFError | FramesError | EndpointError | VerbsError):
-            raise CommClosedError(f"in {self!r}: {why}") from cause or error
+            raise self._is_closed() from cause or error
 
     # ------------------------------------------------------------ the end
 
@@ -118,10 +121,9 @@ class Comm(core.Comm):  # type: ignore[misc]
         if conn is None:
             return
         try:
-            await _flush(conn, parse_timedelta(dask.config.get("distributed.comm.timeouts.tcp")))
-            await conn.close(CLOSE, wait=False)
-        except (EndpointError, VerbsError):
-            self._why = self._why or "it was lost while it was closed"
+            with contextlib.suppress(EndpointError, VerbsError):  # the peer may be quicker to end it
+                await _flush(conn, parse_timedelta(dask.config.get("distributed.comm.timeouts.tcp")))
+                await conn.close(CLOSE, wait=False)
         finally:
             conn.drop("the comm was aborted")
 
@@ -130,6 +132,7 @@ class Comm(core.Comm):  # type: ignore[misc]
         self._drop("")
 
     def _drop(self, why: str) -> None:
+        """End it, unless it has ended: the first reason counts."""
         conn, self._conn = self._conn, None
         if conn is not None:
             self._why = why
