@@ -10,7 +10,7 @@ import pytest
 from rdmacm.ends import all_quiet
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def quiet() -> Iterator[None]:
     """The agents of connections end before the next test."""
     yield

@@ -27,6 +27,9 @@ from distributed.protocol import Serialized, deserialize, to_serialize
 from rnic.dask import Backend
 
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
+
 def test_echo() -> None:
     async def main() -> None:
         async with listen(HERE, echo) as listener:

@@ -22,6 +22,7 @@ from rnic import RefusedError
 from rnic.dask import Backend, Comm
 from rnic.dask.frames import GREETING, OWN, WHOLE, pack
 
+pytestmark = pytest.mark.usefixtures("quiet")
 LARGE = to_serialize(np.full(30_000_000, 7, np.uint8))
 
 
