@@ -38,7 +38,9 @@ def measurements(s: Setting) -> Measurements:
 
 
 def rows(way: str) -> list[Row]:
-    return [Row(title, GBYTES, f"dask {way} {what}", {"tcp": f"dask tcp {what}"}) for what, title in WHAT.items()]
+    return [
+        Row(title, GBYTES, f"dask {way} {what}", {"tcp": f"dask tcp {what}"}) for what, title in WHAT.items()
+    ]
 
 
 def tables() -> list[Table]:

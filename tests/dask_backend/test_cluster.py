@@ -13,11 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from distributed import Client, LocalCluster, wait
 
 from dask_backend.comms import filled, pid, total
 from waiting import PATIENCE, until
-
-from distributed import Client, LocalCluster, wait
 
 SIZE = 20_000_000
 
@@ -85,10 +84,14 @@ def test_the_commands_of_dask_take_rnic_addresses(tmp_path: Path) -> None:
     options = ["--no-dashboard", "--scheduler-file", str(place)]
     with ExitStack() as stack:
         stack.enter_context(
-            command("scheduler", "--protocol", "rnic", "--host", "127.0.0.1", "--port", "0", *options, log=log)
+            command(
+                "scheduler", "--protocol", "rnic", "--host", "127.0.0.1", "--port", "0", *options, log=log
+            )
         )
         until(lambda: place.exists() and place.read_text().endswith("}"), "the scheduler listens")
-        stack.enter_context(command("worker", "--protocol", "rnic", "--no-nanny", *options, log=tmp_path / "w"))
+        stack.enter_context(
+            command("worker", "--protocol", "rnic", "--no-nanny", *options, log=tmp_path / "w")
+        )
         client = stack.enter_context(Client(scheduler_file=str(place)))
         assert client.scheduler.address.startswith("rnic://127.0.0.1:")
         client.wait_for_workers(1, timeout=PATIENCE)

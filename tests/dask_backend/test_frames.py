@@ -32,9 +32,7 @@ SIZES = st.sampled_from([0, 1, 7, OWN - 1, OWN, OWN + 1, WHOLE - 1, WHOLE, WHOLE
 
 @given(st.lists(SIZES, min_size=1, max_size=6))
 def test_frames_come_back_as_they_went(sizes: list[int]) -> None:
-    frames: list[bytes | memoryview] = [
-        bytes([index + 1]) * size for index, size in enumerate(sizes)
-    ]
+    frames: list[bytes | memoryview] = [bytes([index + 1]) * size for index, size in enumerate(sizes)]
     found = sent(frames).frames
     assert [bytes(frame) for frame in found] == frames
     assert not any(frame.readonly for frame in found)

@@ -19,7 +19,7 @@ from rnic.conn.core import GRACE, Core
 from rnic.conn.face import COMPARE_SWAP, FETCH_ADD, Face, room
 from rnic.conn.ops import Op
 from rnic.conn.rendezvous import as_bytes, check_room
-from rnic.endpoint import Config, EndpointError, Region
+from rnic.endpoint import EndpointError, Region
 from rnic.enums import AccessFlags
 from rnic.times import seconds
 

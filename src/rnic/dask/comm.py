@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 import dask
@@ -28,7 +29,7 @@ CLOSE = 5.0
 _LEFT = "the peer has closed the connection"
 
 
-class Comm(core.Comm):  # type: ignore[misc]
+class Comm(core.Comm):
     """One end between two processes of Dask.
 
     Read and write from one task at a time each, in the loop in which it was made.  write() waits for nobody,
@@ -82,8 +83,9 @@ class Comm(core.Comm):  # type: ignore[misc]
         )
         head, own = pack(frames)
         try:
-            for message in (head, *own):
-                await conn.post(message)
+            await conn.post(head)
+            for frame in own:
+                await conn.post(frame)
         except BaseException as error:
             self._failed(error)
             raise
@@ -182,6 +184,14 @@ def _note_end(me: weakref.ref[Comm], error: EndpointError | None) -> None:
     comm = me()
     if comm is not None:
         comm._drop(reason(error) if error else _LEFT)
+
+
+def refuse_encryption(address: str, connection_args: Mapping[str, object]) -> None:
+    """RuntimeError when the configuration of Dask requires encryption."""
+    if connection_args.get("require_encryption"):
+        raise RuntimeError(
+            f"encryption required by the configuration of Dask, and there is none: {PREFIX}{address}"
+        )
 
 
 def reason(error: BaseException) -> str:

@@ -8,19 +8,15 @@ from typing import Any
 from distributed.comm import core
 from distributed.comm.addressing import parse_host_port
 from distributed.comm.core import CommClosedError, FatalCommClosedError
-from distributed.comm.tcp import RequireEncryptionMixin
 
 from rnic import EndpointError, NoHelloError, VersionError
 from rnic.aio import connect
-from rnic.dask.comm import CONFIG, PREFIX, Comm, reason
+from rnic.dask.comm import CONFIG, PREFIX, Comm, reason, refuse_encryption
 from rnic.dask.frames import GREETING
 
 
-class Connector(RequireEncryptionMixin, core.Connector):  # type: ignore[misc]
+class Connector(core.Connector):
     """Makes Comms to addresses."""
-
-    prefix = PREFIX
-    encrypted = False
 
     async def connect(self, address: str, deserialize: bool = True, **connection_args: Any) -> Comm:
         """Connect to "host:port".
@@ -29,7 +25,7 @@ class Connector(RequireEncryptionMixin, core.Connector):  # type: ignore[misc]
         FatalCommClosedError when a program does with which Dask cannot talk.  RuntimeError when the
         configuration requires encryption, which there is none of; ValueError for an address without a port.
         """
-        self._check_encryption(address, connection_args)
+        refuse_encryption(address, connection_args)
         host, port = parse_host_port(address)
         try:
             conn = await connect(host, port, timeout=None, config=CONFIG, data=GREETING)

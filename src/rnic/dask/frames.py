@@ -110,7 +110,9 @@ def _places(head: memoryview) -> list[tuple[int, int]]:
     rest = len(head) - _FIXED.size - 8 * number
     if number == 0 or rest < 0:
         raise FramesError(f"a head of {len(head)} bytes for {number} frames")
-    places = [(word >> _SHIFT, word & _LENGTH) for word in struct.unpack_from(f"<{number}Q", head, _FIXED.size)]
+    places = [
+        (word >> _SHIFT, word & _LENGTH) for word in struct.unpack_from(f"<{number}Q", head, _FIXED.size)
+    ]
     inside = sum(length for place, length in places if place == _INSIDE)
     if inside != rest:
         raise FramesError(f"a head with {rest} bytes of frames that claim {inside}")

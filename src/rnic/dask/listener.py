@@ -12,23 +12,22 @@ from typing import Any
 import dask
 from distributed.comm.addressing import parse_host_port, unparse_host_port
 from distributed.comm.core import BaseListener, CommClosedError
-from distributed.comm.tcp import RequireEncryptionMixin
 from distributed.comm.utils import ensure_concrete_host
 from distributed.utils import ensure_ip
 
 from rnic.aio import Connection, listen
 from rnic.aio import Listener as Source
-from rnic.dask.comm import CONFIG, PREFIX, Comm
+from rnic.dask.comm import CONFIG, PREFIX, Comm, refuse_encryption
 from rnic.dask.frames import GREETING
 
 _log = logging.getLogger("distributed.comm.rnic")
 
 
-class Listener(RequireEncryptionMixin, BaseListener):  # type: ignore[misc]
+class Listener(BaseListener):
     """Makes a Comm of each connection that comes, and gives it to a handler after Dask's handshake."""
 
     prefix = PREFIX
-    encrypted = False
+    """What a worker asks for."""
 
     def __init__(
         self,
@@ -46,7 +45,7 @@ class Listener(RequireEncryptionMixin, BaseListener):  # type: ignore[misc]
         RuntimeError when the configuration requires encryption.
         """
         super().__init__()
-        self._check_encryption(address, connection_args)
+        refuse_encryption(address, connection_args)
         self._host, self._port = parse_host_port(address, default_port)
         self._handler = comm_handler
         self._deserialize, self._allow_offload = deserialize, allow_offload
@@ -64,7 +63,7 @@ class Listener(RequireEncryptionMixin, BaseListener):  # type: ignore[misc]
         self._begin(self._accept(self._source))
 
     def stop(self) -> None:
-        """Listen no longer.  Comms stay; those whose handshake is not over go by abort_handshaking_comms()."""
+        """Listen no longer.  Comms stay, until abort_handshaking_comms() those in their handshake, too."""
         source, self._source = self._source, None
         if source is not None:
             source.close()
