@@ -378,6 +378,7 @@ class Connection(Face):
 
     async def _finish(self, timeout: float | None, wait: bool = True) -> None:
         core = self._core
+        self._pump.watch_end(None)
         try:
             async with asyncio.timeout(timeout):
                 await self._pump.wait(self._pump.end, lambda: core.finished or (not wait and core.has_left))

@@ -114,8 +114,8 @@ class Pump:
                 queue.wake_all()
             self._tell_end()
 
-    def watch_end(self, callback: Callable[[EndpointError | None], object]) -> None:
-        """Call this in the loop, once, when the peer has left or the connection has failed."""
+    def watch_end(self, callback: Callable[[EndpointError | None], object] | None) -> None:
+        """Call this in the loop, once, when the peer has left or the connection has failed; None: nothing."""
         self._on_end = callback
         self._tell_end()
 
@@ -191,7 +191,7 @@ class Pump:
 
     def drop(self, text: str, owner: object) -> None:
         """Abort the connection and release it soon, from any thread; `owner` is kept until then."""
-        self.owner = owner
+        self.owner, self._on_end = owner, None
         if not self._is_here():
             try:
                 self._loop.call_soon_threadsafe(self.drop, text, owner)
