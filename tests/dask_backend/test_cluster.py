@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -64,6 +65,23 @@ def test_a_worker_that_is_killed(client: Client) -> None:
     assert client.submit(total, made).result(PATIENCE) == 4 * SIZE
     until(lambda: len(workers(client)) == 2, "the nanny starts another one")
     assert holder not in workers(client)
+
+
+def test_the_program_of_the_document(root: Path, tmp_path: Path) -> None:
+    """Its types are Dask's, which are not strict: so it is not among the programs that are checked."""
+    (program,) = re.findall(
+        r"^```py\n(.*?)^```", (root / "docs/dask.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    (tmp_path / "program.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "program.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    assert done.stdout == "45\n"
 
 
 @contextmanager
