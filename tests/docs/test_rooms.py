@@ -114,6 +114,7 @@ PY_ROOMS = {
         "notebook",
     },
     "aio": {"_nic", "conn", "endpoint", "rdmacm", "enums", "errors", "log", "times"},
+    "dask": {"rnic", "aio"},
     "files": {"rnic", "endpoint", "enums", "records"},
     "patterns": {"rnic", "_nic", "aio", "endpoint", "enums", "errors", "times", "records", "later"},
     "testing": {"_nic", "verbs", "enums", "errors", "rnic", "times", "records"},

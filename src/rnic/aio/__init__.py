@@ -10,7 +10,8 @@
 Any call can be cancelled, by asyncio.timeout() for instance; the connection stays usable.
 """
 
-from rnic.aio.connection import Batch, Connection, connect
+from rnic.aio.connection import Batch, Connection
+from rnic.aio.dialing import connect
 from rnic.aio.listener import Listener, listen
 
 __all__ = ["Batch", "Connection", "Listener", "connect", "listen"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from time import monotonic
 from types import TracebackType
@@ -13,17 +13,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rnic._nic.nic import MR, word
 from rnic.aio.pump import Pump
-from rnic.aio.readable import Readable
 from rnic.conn.arrays import Layout
 from rnic.conn.batch import BatchFace
 from rnic.conn.core import GRACE, Core
 from rnic.conn.face import COMPARE_SWAP, FETCH_ADD, Face, room
-from rnic.conn.handshake import AnyDevice, Dial
 from rnic.conn.ops import Op
 from rnic.conn.rendezvous import as_bytes, check_room
-from rnic.endpoint import Config, Region
+from rnic.endpoint import EndpointError, Region
 from rnic.enums import AccessFlags
-from rnic.rdmacm.sockaddr import is_name, parse
 from rnic.times import seconds
 
 if TYPE_CHECKING:
@@ -56,19 +53,56 @@ class Connection(Face):
             await pump.turn.give_way()
         handle = core.next_handle
         try:
-            if core.courier.open or core.take_short_way():
-                went = core.courier.send(message, tag)
-                if pump.messages and core.by_courier:
-                    pump.messages.wake()
-                if went:
-                    return
-            core.send(message, tag)
+            if self._queue(message, tag):
+                return
             await pump.wait(pump.sends, lambda: core.is_sent(handle))
         except BaseException:
             core.take_back(handle)
             pump.soon()
             raise
         core.raise_unsent(handle)
+
+    def _queue(self, message: AnyBuffer, tag: int) -> bool:
+        """Send a message the short way, and return True; or queue it for the pump."""
+        core, pump = self._core, self._pump
+        if core.courier.open or core.take_short_way():
+            went = core.courier.send(message, tag)
+            if pump.messages and core.by_courier:
+                pump.messages.wake()
+            if went:
+                return True
+        core.send(message, tag)
+        return False
+
+    async def post(self, message: AnyBuffer, *, tag: int = 0) -> None:
+        """As send(), but without waiting for the peer: the message is queued, however long the queue is.
+
+        Its buffer may not be changed before flush() has returned. If the connection ends before, the message
+        is lost, and flush() and later calls raise the error.
+        """
+        await self._pump.turn.take()
+        handle = self._core.next_handle
+        try:
+            if not self._queue(message, tag):
+                self._pump.run()
+        except BaseException:
+            self._core.take_back(handle)
+            self._pump.soon()
+            raise
+
+    @property
+    def unsent(self) -> int:
+        """The number of messages that are queued, or that the peer has been told of and has not fetched."""
+        return self._core.unsent
+
+    async def flush(self) -> None:
+        """Wait until all messages that post() has queued have left their buffers; if the connection ended
+        before, it raises its error.
+        """
+        core, last = self._core, self._core.next_handle - 1
+        await self._pump.turn.take()
+        await self._pump.wait(self._pump.sends, lambda: core.are_sent(last))
+        core.raise_unsent_up_to(last)
 
     async def recv(self, *, tag: int | None = None) -> bytes:
         """Wait for the next message, and return it; raises EOFError after the peer has closed its end.
@@ -301,10 +335,12 @@ class Connection(Face):
                 await pump.wait(pump.ops, lambda: core.go_on_with(batch) or batch.tired)
         batch.raise_failed()
 
-    async def close(self, timeout: float | None = 5.0) -> None:
+    async def close(self, timeout: float | None = 5.0, *, wait: bool = True) -> None:
         """Close the connection after everything was sent, and wait until the peer closes its end: then all
         has arrived.
 
+        `wait=False`: return as soon as all is in the peer's memory. Its program can still receive it; what
+        the peer sends from now on is lost, and it gets an error if it does.
         If that takes longer than `timeout` seconds, or the connection has failed, it raises EndpointError,
         once. In any case, also if the call is cancelled, everything is closed.
         """
@@ -314,7 +350,7 @@ class Connection(Face):
             return
         known = core.released or core.error is not None
         core.close(monotonic(), timeout)
-        await self._finish(None if timeout is None else timeout + GRACE)
+        await self._finish(None if timeout is None else timeout + GRACE, wait)
         if core.error is not None and not known:
             raise core.error
 
@@ -324,10 +360,28 @@ class Connection(Face):
             self._core.abort(text)
             await self._finish(GRACE)
 
-    async def _finish(self, timeout: float | None) -> None:
+    def drop(self, text: str = "the program aborted the connection") -> None:
+        """As abort(), but without waiting, and from any thread.
+
+        Tasks that wait in a call of the connection get its EndpointError.
+        """
+        if not self._core.given_back:
+            self._pump.drop(text, self)
+
+    def on_end(self, callback: Callable[[EndpointError | None], object]) -> None:
+        """Have the loop call this once when the peer has closed its end, and all its messages were received
+        (with None), or the connection has failed (with the error); not if this end closes or aborts it.
+
+        It replaces an earlier callback.
+        """
+        self._pump.watch_end(callback)
+
+    async def _finish(self, timeout: float | None, wait: bool = True) -> None:
+        core = self._core
+        self._pump.watch_end(None)
         try:
             async with asyncio.timeout(timeout):
-                await self._pump.wait(self._pump.end, lambda: self._core.finished)
+                await self._pump.wait(self._pump.end, lambda: core.finished or (not wait and core.has_left))
         except TimeoutError:
             pass
         finally:
@@ -356,7 +410,8 @@ class Connection(Face):
     def __del__(self) -> None:
         pump: Pump | None = getattr(self, "_pump", None)
         if pump is not None and not pump.core.given_back:
-            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+            if pump.owner is None:
+                warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
             pump.forget()
 
 
@@ -380,42 +435,3 @@ class Batch(BatchFace):
         self.end()
         if kind is None:
             await self._conn._end_batch(self)
-
-
-async def connect(
-    host: str,
-    port: int,
-    *,
-    timeout: float | None = 10.0,
-    config: Config | None = None,
-    data: bytes = b"",
-    device: AnyDevice = None,
-) -> Connection:
-    """Connect to a program that listens with rnic.listen() or rnic.aio.listen(); `data` and `device` are
-    those of rnic.connect(), and it raises what that raises.
-    """
-    dial = None
-    try:
-        async with asyncio.timeout(seconds(timeout)):
-            dial = Dial(await _address(host, port), port, config or Config(), data, device)
-            try:
-                descriptor = Readable(dial.fileno)
-                while not dial.step(monotonic()):
-                    await descriptor.wait()
-                assert dial.core is not None
-                return Connection(dial.core)
-            except BaseException:
-                dial.abandon()
-                raise
-    except TimeoutError:
-        if dial is None:
-            raise
-        why = await asyncio.to_thread(dial.silence)
-        raise TimeoutError(f"connect: no answer from {dial.name} within {timeout} s: {why}") from None
-
-
-async def _address(host: str, port: int) -> str:
-    """Look a name up in a thread, so that the loop goes on meanwhile."""
-    if not is_name(host):
-        return host
-    return str((await asyncio.to_thread(parse, (host, port), "resolve_addr")).ip)

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from time import monotonic
 
 from rnic.aio.waiting import MessageQueue, OrderedQueue, Queue, SharedQueue, turn_of
-from rnic.conn.core import Core
+from rnic.conn.core import GRACE, Core
+from rnic.endpoint import EndpointError
 
 _FAILURES = 3
 """The number of pumps in a row that may raise before the connection is given up."""
@@ -42,6 +43,9 @@ class Pump:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0  # the time of the timer, by monotonic()
         self._again: asyncio.Handle | None = None  # what is done in the loop's next turn
+        self.owner: object = None
+        """The connection that drop() was called for: it is released when the peer has heard of it."""
+        self._on_end: Callable[[EndpointError | None], object] | None = None
         core.tags = self.messages.tags
         self._failures = 0
         self._filenos: tuple[int, ...] = (core.fileno(),)
@@ -91,6 +95,9 @@ class Pump:
             for queue in self._queues:
                 if queue:
                     queue.wake()
+            self._tell_end()
+            if self.owner is not None and self.core.finished:
+                self.release()
             self._failures = 0
         except BaseException as error:
             self._failed(error)
@@ -105,6 +112,21 @@ class Pump:
             self.core.give_up(error)
             for queue in self._queues:
                 queue.wake_all()
+            self._tell_end()
+
+    def watch_end(self, callback: Callable[[EndpointError | None], object] | None) -> None:
+        """Call this in the loop, once, when the peer has left or the connection has failed; None: nothing."""
+        self._on_end = callback
+        self._tell_end()
+
+    def _tell_end(self, again: bool = True) -> None:
+        if self._on_end is None or not (self.core.eof or self.core.ended):
+            return
+        if self.core.is_spent:
+            self._loop.call_soon(self._on_end, None if self.core.eof else self.core.ending)
+            self._on_end = None
+        elif again:  # recv() pumps before it gives the last message out
+            self._loop.call_soon(self._tell_end, False)
 
     def _plan(self) -> None:
         self._soon(None)
@@ -167,14 +189,41 @@ class Pump:
         await self.messages.wait(is_so, False, target, tag, first)
         return True
 
+    def drop(self, text: str, owner: object) -> None:
+        """Abort the connection and release it soon, from any thread; `owner` is kept until then."""
+        self.owner, self._on_end = owner, None
+        if not self._is_here():
+            try:
+                self._loop.call_soon_threadsafe(self.drop, text, owner)
+            except RuntimeError:  # the loop is closed
+                self.core.forget()
+            return
+        try:
+            self.core.abort(text)
+            if not self.core.disconnect_tells:
+                self._loop.call_later(GRACE, self.release)
+                self.run()
+        finally:
+            if self.core.disconnect_tells:
+                self.release()
+
+    def _is_here(self) -> bool:
+        """Whether this is the thread of the loop, and the loop runs."""
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
+
     def release(self) -> None:
         """Leave the loop, give everything back, and wake all tasks that wait."""
+        self._on_end = None
         try:
             self._unwatch()
         finally:
             try:
                 self.core.release()
             finally:
+                self.owner = None
                 for queue in self._queues:
                     queue.wake_all()
 

@@ -34,8 +34,13 @@ class Ending(Operating):
     def _disconnect(self) -> None:
         if self.established and not self._said_disconnect:
             with contextlib.suppress(VerbsError):
-                self.cm_id.disconnect(self.protocol.farewell if self.cm_id.farewell_bytes else b"")
+                self.cm_id.disconnect(self.protocol.farewell if self.disconnect_tells else b"")
             self._said_disconnect = True
+
+    @property
+    def disconnect_tells(self) -> bool:
+        """The disconnect carries this end's last word; not over iWARP."""
+        return bool(self.cm_id.farewell_bytes)
 
     # ------------------------------------------------------------ release
 

@@ -70,6 +70,20 @@ class Messaging(Parts):
         """The message has left its buffer, or the connection has ended (then check() raises)."""
         return handle not in self._waiting or self.ended
 
+    @property
+    def unsent(self) -> int:
+        """The number of messages that have not left their buffers."""
+        return len(self._waiting)
+
+    def are_sent(self, last: int) -> bool:
+        """As is_sent(), for all messages up to the handle `last`."""
+        return self.ended or next(iter(self._waiting), last + 1) > last
+
+    def raise_unsent_up_to(self, last: int) -> None:
+        """Raise the connection's error if it ended before these messages were sent."""
+        if next(iter(self._waiting), last + 1) <= last:
+            self.check()
+
     def raise_unsent(self, handle: int) -> None:
         """Raise the connection's error if it ended before the message was sent."""
         self._announced.close(handle)
@@ -164,6 +178,13 @@ class Messaging(Parts):
     def has_news(self) -> bool:
         """next_message() has something to say."""
         return self.courier.hand is not None or self.eof or self.has_no_more
+
+    @property
+    def is_spent(self) -> bool:
+        """The peer has left or the connection has ended, and the program has taken all messages."""
+        if self.courier.hand is not None or not (self.eof or self.ended):
+            return False
+        return not isinstance(self.protocol.peek_event(), MessageReceived)
 
     def leave(self) -> None:
         """From any thread: calls that wait for a message raise ClosedError, now and later."""

@@ -22,6 +22,7 @@ from rnic.verbs.qp import QP, QPAttr, QPCap, QPInitAttr
 
 LOOK_AGAIN = 0.25  # seconds until the next look whether what a stopped process holds has been given back
 ENDED = frozenset({State.ABORTING, State.CLOSED, State.FAILED})
+LEFT = frozenset({State.HALF_CLOSED_LOCAL, State.CLOSED})
 
 
 class Parts:
@@ -163,6 +164,16 @@ class Parts:
         """Both ends are done: only release() is left."""
         return self.released or self.broken is not None or (self.protocol.finished and not self._lingers)
 
+    @property
+    def ending(self) -> EndpointError | None:
+        """What ends or has ended the connection; None if nothing does, or both ends said goodbye."""
+        return self.broken or self.protocol.error
+
+    @property
+    def has_left(self) -> bool:
+        """The peer has this end's goodbye, and all that was sent before it."""
+        return self.protocol.state in LEFT
+
     def check(self) -> None:
         """Raise the error that ended the connection, if it has ended."""
         if self.broken is None:
@@ -174,7 +185,7 @@ class Parts:
             raise ClosedError("the connection is closed")
 
     def _note_error(self) -> None:
-        self.error = self.broken or self.protocol.error
+        self.error = self.ending
         self.undelivered = self.protocol.undelivered
 
     # ------------------------------------------------------------ the short way, by the courier

@@ -141,6 +141,8 @@ class Protocol(Sending, Receiving):
         elif frame is not None and frame.type is FrameType.GOODBYE and self._is_last_word(frame):
             change, events = self._said_goodbye(Input.GOODBYE_DELIVERED)
             self._change(change, *events)
+        elif self.state is State.HALF_CLOSED_REMOTE:
+            self._end(LostError("the peer has closed the connection without waiting for this end"))
         else:
             self._end(LostError("the peer disconnected without a goodbye: perhaps its process has ended"))
 
