@@ -45,6 +45,7 @@ def test_all_is_what_there_is() -> None:
         "cm",
         "cli",
         "conn",
+        "dask",
         "rdmacm",
         "capture",
         "endpoint",
