@@ -12,13 +12,16 @@ import pytest
 
 import rnic.patterns
 
-PAGES = sorted((Path(__file__).parents[2] / "docs/patterns").glob("*.md"))
+FOLDER = Path(__file__).parents[2] / "docs/patterns"
+PAGES = sorted(set(FOLDER.glob("*.md")) - {FOLDER / "README.md"})
 PROGRAM = re.compile(r"^```python\n(.*?)^```\n\nIt prints:\n\n```text\n(.*?)^```", re.DOTALL | re.MULTILINE)
 PARTS = {"cursor", "ports"}  # of patterns
 
 
 def test_every_pattern_has_a_page() -> None:
     assert {page.stem for page in PAGES} == set(rnic.patterns.__all__) - PARTS
+    table = (FOLDER / "README.md").read_text()
+    assert all(f"]({page.name})" in table for page in PAGES)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -27,6 +30,8 @@ def test_a_page_has_pictures_and_programs_that_print_what_it_says(page: Path) ->
     programs = PROGRAM.findall(text)
     assert len(programs) == text.count("```python\n") > 0
     assert "```mermaid\n" in text
+    assert "\n## When to use it\n" in text
+    assert "\nWhen not:\n" in text
     for program, printed in programs:
         command = [sys.executable, "-W", "error", "-c", program]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
