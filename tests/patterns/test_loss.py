@@ -77,7 +77,7 @@ def ring_on_connections(seed: int) -> None:
         through_a_ring(*ends, seed)
 
 
-def credits(a: rnic.QP, b: rnic.QP, seed: int) -> None:
+def credited(a: rnic.QP, b: rnic.QP, seed: int) -> None:
     messages = said(seed, 100, 2000)
 
     def talk(channel: Channel) -> None:
@@ -91,7 +91,7 @@ def credits(a: rnic.QP, b: rnic.QP, seed: int) -> None:
         return heard
 
     ours, theirs = Channel(a), Channel(b, receives=8, size=512)
-    assert both(lambda: talk(ours), lambda: listen(theirs)) [1] == messages
+    assert both(lambda: talk(ours), lambda: listen(theirs))[1] == messages
 
 
 def calls(ours: Any, theirs: Any, seed: int) -> None:
@@ -227,7 +227,7 @@ def many(seed: int) -> None:
 
 ON_QUEUE_PAIRS: dict[str, Callable[[rnic.QP, rnic.QP, int], None]] = {
     "ring": ring_on_queue_pairs,
-    "credits": credits,
+    "credits": credited,
     "rpc": rpc_on_channels,
     "rendezvous by READ": rendezvous("read"),
     "rendezvous by WRITE": rendezvous("write"),
