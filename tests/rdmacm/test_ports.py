@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import count
+from types import FrameType
 
 import pytest
 
@@ -48,3 +51,34 @@ def test_a_port_of_a_block_that_another_process_calls_from_cannot_be_bound(two: 
     assert not other.may_bind(PortSpace.TCP, HERE, port)
     one.give(PortSpace.TCP, HERE, port)
     assert other.may_bind(PortSpace.TCP, HERE, port)
+
+
+class InterruptError(Exception):
+    """As if the handler of a signal had raised it."""
+
+
+def test_a_take_that_is_interrupted_at_any_place_keeps_no_port(two: tuple[Ports, Ports]) -> None:
+    ports, _ = two
+    for place in count(1):
+        left = place
+
+        def profile(frame: FrameType, event: str, _: object) -> None:
+            nonlocal left
+            code = frame.f_code  # a generator that is finalised is interrupted in vain
+            if code.co_filename.endswith("ports.py") and code.co_name != "_candidates":
+                left -= event in ("call", "c_return")
+            if left == 0:
+                raise InterruptError
+
+        sys.setprofile(profile)
+        try:
+            port = ports.take(PortSpace.TCP, HERE, "test")
+        except InterruptError:
+            assert not ports._blocks, place
+        else:
+            sys.setprofile(None)
+            ports.give(PortSpace.TCP, HERE, port)
+            assert place > 5
+            return
+        finally:
+            sys.setprofile(None)

@@ -146,7 +146,10 @@ def _find_way(one: CmId, remote: Inet, timeout_ms: int) -> None:
     if bound is None:
         agent = registry.agent_of_address(one, way.source, scope, "resolve_addr")
         one.use(agent)
-        one.local = Inet(way.source, one.local.port or _own_port(one, agent, way.source), scope)
+        if one.local.port:
+            one.local = Inet(way.source, one.local.port, scope)
+        else:
+            _take_port(one, agent, way.source, scope)
     agent = one.need_agent("resolve_addr")
     begin = agent.service.lookup if one.is_datagram else agent.service.connection
     one.conversation = begin(one, way.source)
@@ -157,11 +160,14 @@ def _find_way(one: CmId, remote: Inet, timeout_ms: int) -> None:
         _wait_for_neighbour(one, agent, way, timeout_ms)
 
 
-def _own_port(one: CmId, agent: Agent, ip: routes.IP) -> int:
+def _take_port(one: CmId, agent: Agent, ip: routes.IP, scope: int) -> None:
     """Choose a port for outgoing connections that no other id of this host has."""
     port = agent.service.take_port(one.ps, ip, "resolve_addr")
-    one.calls_from = agent
-    return port
+    try:
+        one.calls_from, one.local = agent, Inet(ip, port, scope)
+    except BaseException:  # from the handler of a signal, for instance
+        agent.service.give_port(one.ps, ip, port)
+        raise
 
 
 def _resolved(one: CmId) -> None:

@@ -85,13 +85,14 @@ class Ports:
         """Take a port for outgoing connections; requests to it are refused until give()."""
         for port in self._candidates(ps, ip):
             block = self._block(ps, ip, _first_of(port))
-            if block is None:
+            if block is None or port in block.used:
                 continue
             try:
-                if port not in block.used and self._is_free(service_id(ps, port), ip):
+                if self._is_free(service_id(ps, port), ip):
                     block.used.add(port)
                     return port
             except BaseException:  # from the handler of a signal, for instance
+                block.used.discard(port)
                 self._drop_if_empty(ps, ip, _first_of(port))
                 raise
             self._drop_if_empty(ps, ip, _first_of(port))
