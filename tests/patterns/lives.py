@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from itertools import count
 from multiprocessing.connection import Connection as Way
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from patterns.publishers import published
 from rnic.patterns.credits import Channel
 from rnic.patterns.many import ManyReader, ManyWriter
 from rnic.patterns.onesided import Group, GroupMemory, Store, StoreMemory, WordMemory, Words
-from rnic.patterns.ports import QueuePairPort, Window
+from rnic.patterns.ports import QueuePairPort
 from rnic.patterns.pubsub import MissedError, Subscriber
 from rnic.patterns.rendezvous import Rendezvous
 from rnic.patterns.ring import RingReader, RingWriter
@@ -61,25 +61,20 @@ def puts(writer: RingWriter, told: Told) -> None:
         told()
 
 
-def swap(way: Way, port: QueuePairPort, mr: rnic.MR) -> Window:
-    """Tell the peer where this end's memory is, and hear of its own."""
-    way.send((mr.addr, mr.length, mr.rkey))
-    assert way.poll(WAIT)
-    return Window(*way.recv())
-
-
 def ring_writes(qp: rnic.QP, way: Way, told: Told) -> None:
     with closing(QueuePairPort(qp)) as port:
         assert way.poll(WAIT)
-        writer = RingWriter(port, Window(*way.recv()))
-        way.send((writer.mr.addr, writer.mr.length, writer.mr.rkey))
+        writer = RingWriter(port, way.recv())
+        way.send(port.window(writer.mr))
         puts(writer, told)
 
 
 def ring_reads(qp: rnic.QP, way: Way, told: Told) -> None:
     with closing(QueuePairPort(qp)) as port:
         reader = RingReader(port, 4096)
-        reader.begin(swap(way, port, reader.mr))
+        way.send(port.window(reader.mr))
+        assert way.poll(WAIT)
+        reader.begin(way.recv())
         check(lambda: reader.get(WAIT), told)
 
 
@@ -262,11 +257,17 @@ def many_served() -> Iterator[int]:
 def news_served() -> Iterator[int]:
     def publish() -> None:
         for number in count():
+            if stopping.is_set():
+                return
             publisher.publish(piece(number))
 
+    stopping = Event()
     with published(size=500, slots=64) as (publisher, port):
-        Thread(target=publish, daemon=True).start()
+        publishing = Thread(target=publish)
+        publishing.start()
         yield port
+        stopping.set()
+        publishing.join()
 
 
 SERVERS = {
@@ -278,7 +279,7 @@ SERVERS = {
 }
 
 
-# ------------------------------------------------------------------------------------ in the process that dies
+# ------------------------------------------------------------------------------------ who dies
 
 
 def nobody() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 import rnic
 from patterns import lives
-from patterns.ends import HOST, WAIT
+from patterns.ends import HOST
 from rdmacm.ends import Other, other
 
 SEEDS = range(30 if os.environ.get("RNIC_SOAK") else 1)

@@ -14,6 +14,7 @@ without one they never are.
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import TYPE_CHECKING, Self
 
 from rnic._nic.nic import SGE, SendWR
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Chain", "QueueError", "SendQueue", "SendQueueStatistics"]
 
+LIFE = 1.0
+"""Seconds without a sign of life after which who waits asks the peer's device for one."""
 _SIGNALED, _INLINE, _FENCE = SendFlags.SIGNALED, SendFlags.INLINE, SendFlags.FENCE
 _CARRIES = frozenset(
     {WROpcode.SEND, WROpcode.SEND_WITH_IMM, WROpcode.RDMA_WRITE, WROpcode.RDMA_WRITE_WITH_IMM}
@@ -136,6 +139,31 @@ class SendQueue:
     def reclaim(self) -> None:
         """Take the completions that are there; raises QueueError."""
         self._take(self.waiter.poll())
+
+    def look(self) -> None:
+        """Ask the peer's device for a sign of life, by a WRITE of no bytes; raises QueueError.
+
+        A queue pair that has nothing to send does not notice that its peer is gone. With this it does: it
+        fails after its retries.
+        """
+        self.reclaim()
+        if self.room:  # else what has taken the places asks, too
+            self.post([SendWR(opcode=WROpcode.RDMA_WRITE)])
+
+    def wait_for_peer(self, waiter: Waiter, timeout: float | None = None) -> list[WC]:
+        """Wait for completions of what the peer does, as waiter.wait(); call look() each second meanwhile.
+
+        So it raises QueueError when the peer is gone, or what `waiter` has is a flushed receive.
+        """
+        until = after(timeout)
+        while True:
+            soon = monotonic() + LIFE
+            try:
+                return waiter.wait(timeout=left(soon if until is None else min(soon, until)))
+            except TimeoutError:
+                if left(until) == 0:
+                    raise
+                self.look()
 
     def wait(self, ticket: int, timeout: float | None = None) -> None:
         """Wait until a ticket is reached.

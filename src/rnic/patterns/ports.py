@@ -253,7 +253,7 @@ class QueuePairPort:
                 with self.sends.chain() as chain:
                     chain.write_imm(BELL)
             case Sleep(until):
-                self._take(self._bells.wait(timeout=left(until)))
+                self._take(self.sends.wait_for_peer(self._bells, left(until)))
             case Pause(seconds):
                 sleep(seconds)
             case Look():

@@ -7,7 +7,6 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
 from rnic._nic.nic import SendWR
-from rnic.enums import WROpcode
 from rnic.patterns.chain import QueueError
 from rnic.patterns.credits.ends import PARTING, Ends
 from rnic.patterns.cursor import LiarError
@@ -105,15 +104,6 @@ class Channel(Ends):
                 self._settle()
                 raise
 
-    def look(self) -> None:
-        """Ask the peer's device for a sign of life: if it gives none, the channel is over after a while."""
-        with self._call():
-            try:
-                if not self._blocking:
-                    self._sends.post([SendWR(opcode=WROpcode.RDMA_WRITE)], timeout=0)
-            except QueueError as error:
-                raise self._blame(error) from None
-
     def _settle(self) -> None:
         """Wait until no request is under way."""
         try:
@@ -191,7 +181,7 @@ class Channel(Ends):
             self._arrived(self._receipts.poll())
             self._go(until)
             while not is_so():
-                self._arrived(self._receipts.wait(timeout=left(until)))
+                self._arrived(self._sends.wait_for_peer(self._receipts, left(until)))
                 self._go(until)
         except TimeoutError:
             raise TimeoutError(f"{what} in time") from None

@@ -11,7 +11,7 @@ from rnic.patterns.cursor import LiarError
 from rnic.patterns.ports import run_async
 from rnic.patterns.rendezvous.ends import LONGEST, Ends, blamed
 from rnic.patterns.rendezvous.layout import Layout
-from rnic.patterns.rendezvous.steps import Hear, Leave, Look, Move, Say
+from rnic.patterns.rendezvous.steps import Hear, Leave, Move, Say
 from rnic.patterns.wait import left
 from rnic.times import after
 
@@ -46,8 +46,6 @@ class _Port:
             case Hear(until):
                 async with asyncio.timeout(left(until)):
                     return await channel.recv()
-            case Look():
-                channel.look()
             case Move(wrs, until):
                 try:
                     async with asyncio.timeout(left(until)):
@@ -57,7 +55,8 @@ class _Port:
         return None
 
     async def check(self) -> None:
-        self._channel.look()
+        if self._channel.error is not None:
+            raise self._channel.error
 
 
 class AsyncRendezvous(Ends):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
 from rnic.endpoint.errors import MessageTooLongError
@@ -18,9 +17,8 @@ from rnic.patterns.cursor import LiarError
 from rnic.patterns.rendezvous import words
 from rnic.patterns.rendezvous.layout import Layout, Remote, requests
 from rnic.patterns.rendezvous.sides import FILL, HAND_OUT, TAKE_IN, In, Out
-from rnic.patterns.rendezvous.steps import Hear, Leave, Look, Move, Say
+from rnic.patterns.rendezvous.steps import Hear, Leave, Move, Say
 from rnic.patterns.rendezvous.words import MOST_PIECES, Kind, Word
-from rnic.patterns.wait import left
 from rnic.records import Record
 
 if TYPE_CHECKING:
@@ -32,7 +30,6 @@ __all__ = ["Dealings", "RendezvousStatistics"]
 
 T = TypeVar("T")
 _NOBODY = AccessFlags(0)
-_LIFE = 1.0  # seconds of silence after which an end looks whether its peer is there
 _NUMBERS = 1 << 32
 _TOLL = 64  # bytes as which a waiting message counts, beside its own
 
@@ -297,22 +294,13 @@ class Dealings:
     # ------------------------------------------------------------------------------------ what the peer says
 
     def _hear(self, until: float | None) -> Steps[None]:
-        """Wait for the peer's next word, and act on it. Now and then look whether the peer is there."""
+        """Wait for the peer's next word, and act on it."""
         if self._backlog > self.max_backlog:
             raise BufferError(
                 f"messages of {self._backlog} bytes wait here, and max_backlog is {self.max_backlog}: "
                 "take them by recv()"
             )
-        message = None
-        while message is None:
-            soon = monotonic() + _LIFE
-            try:
-                message = yield Hear(soon if until is None else min(soon, until))
-            except TimeoutError:
-                if left(until) == 0:
-                    raise
-                yield Look()
-        word = words.parse(message)
+        word = words.parse((yield Hear(until)))
         if (self._longest is None) != (word.kind is Kind.HELLO):
             raise LiarError(f"the peer sent {word.kind.name}: its first word is HELLO, and no other one")
         if (answer := _HEARD[word.kind](self, word)) is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 if TYPE_CHECKING:
     from rnic._nic.nic import SendWR
 
-__all__ = ["Hear", "Leave", "Look", "Move", "Say", "Step", "Steps"]
+__all__ = ["Hear", "Leave", "Move", "Say", "Step", "Steps"]
 
 T = TypeVar("T")
 
@@ -40,9 +40,5 @@ class Move(NamedTuple):
     until: float | None
 
 
-class Look(NamedTuple):
-    """Whether the peer is there: a later Hear raises if it is not."""
-
-
-Step = Leave | Say | Hear | Move | Look
+Step = Leave | Say | Hear | Move
 Steps = Generator[Step, Any, T]

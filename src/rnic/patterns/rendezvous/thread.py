@@ -10,7 +10,7 @@ from rnic.patterns.cursor import LiarError
 from rnic.patterns.ports import run
 from rnic.patterns.rendezvous.ends import LONGEST, Ends, blamed
 from rnic.patterns.rendezvous.layout import Layout
-from rnic.patterns.rendezvous.steps import Hear, Leave, Look, Move, Say
+from rnic.patterns.rendezvous.steps import Hear, Leave, Move, Say
 from rnic.patterns.wait import left
 from rnic.times import after
 
@@ -42,8 +42,6 @@ class _Port:
                 self._channel.send(message, left(until))
             case Hear(until):
                 return self._channel.recv(left(until))
-            case Look():
-                self._channel.look()
             case Move(wrs, until):
                 try:
                     self._channel.carry_out(wrs, left(until))
@@ -52,7 +50,8 @@ class _Port:
         return None
 
     def check(self) -> None:
-        self._channel.look()
+        if self._channel.error is not None:
+            raise self._channel.error
 
 
 class Rendezvous(Ends):
