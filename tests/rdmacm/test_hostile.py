@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rdmacm.ends import Joined, exchange, expect, ib_of, joined, listening, resolve
+from rdmacm.ends import WAIT, Joined, exchange, expect, ib_of, joined, listening, resolve
 from rdmacm.stranger import THEM, THIRD, US, Calls, Stranger, agent_of, gid, over_sockets, packed, run_out
 from rnic import GID, VerbsError, open_device
 from rnic.cm import IbCm
@@ -26,6 +26,7 @@ from rnic.wire import MAD, CmPath, IpCmHeader, Rej, RejReason, Rep, Req
 pytestmark = pytest.mark.roce
 
 PATIENT = Timing(response_timeout=18)  # 1.1 s, given up after 17 s
+AGAIN = 5.0  # seconds after which a request is said again
 CALLS = 10  # minutes of them are a hang
 RESERVED_QPNS = [0, 1, 0xFFFFFF]
 
@@ -53,11 +54,21 @@ def caller(stranger: Stranger) -> Iterator[CmId]:
         yield one
 
 
+def requested(listener: CmId, stranger: Stranger) -> CmId:
+    """The id of a request, which is said again as any peer would say it: a busy machine loses datagrams."""
+    request = stranger.req(listener.get_src_port())
+    for _ in range(round(WAIT / AGAIN)):
+        stranger.say(request)
+        with suppress(TimeoutError), listener.channel.get_cm_event(AGAIN) as event:
+            assert event.event is EventType.CONNECT_REQUEST, event
+            return event.id
+    raise AssertionError("the request is not told")
+
+
 def still_serves(listener: CmId, stranger: Stranger) -> None:
     """A right request is accepted."""
     stranger.fresh()
-    stranger.say(stranger.req(listener.get_src_port()))
-    with expect(listener.channel, EventType.CONNECT_REQUEST).id as child:
+    with requested(listener, stranger) as child:
         child.create_qp()
         child.accept()
         stranger.expect(Rep)
