@@ -6,10 +6,12 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import resource
 from pathlib import Path
 
 import pytest
 
+from conn.peers import descriptors
 from files.ends import ALL, Place, content, run
 from rnic.files import CopyError, Options, Rights, reading
 from rnic.files.options import CHUNK
@@ -96,6 +98,29 @@ def test_many_small_files_take_few_messages(place: Place, monkeypatch: pytest.Mo
     run(main())
     assert content(place.served) == content(place.own)
     assert messages < 10
+
+
+def test_more_sources_than_descriptors(place: Place) -> None:
+    """As a shell names them: a client has open what it reads, and not what it was told to read."""
+    for number in range(300):
+        (place.own / f"f{number}").write_bytes(b"%d" % number)
+        (place.own / f"d{number}").mkdir()
+        (place.own / f"d{number}/f").write_bytes(b"%d" % number)
+    names = sorted(path.name for path in place.own.iterdir())
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def main() -> None:
+        async with place.server():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors() + 200, hard))
+            try:
+                for options in (ALL, replace(ALL, total=True)):
+                    report = await place.put(*names, options=options)
+                    assert (report.files, report.failures) == (600, [])
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    run(main())
+    assert content(place.served) == content(place.own)
 
 
 def test_a_file_is_replaced_and_no_clobber_leaves_it(place: Place) -> None:

@@ -17,7 +17,7 @@ from rnic.files.records import NO_PROOF, VERSION, Ask, Go, Hello, Op, Right, pac
 from rnic.files.sender import Sender
 from rnic.files.state import CopyError
 from rnic.files.talk import CONFIG, GREETING, Talk, told
-from rnic.files.tree import Tree
+from rnic.files.tree import Named, Tree
 from rnic.files.writing import Target
 from rnic.records import replace
 
@@ -108,12 +108,10 @@ def _can_open(path: str, report: Report) -> bool:
 def _source(stack: ExitStack, path: str) -> Source:
     """A path of the user's, who may use links and "..": what is below it may not."""
     name = path.rstrip("/").rpartition("/")[2]
-    shown = os.fsencode(path)
-    if Path(path).is_dir():
-        plain = name not in ("", ".", "..")
-        return Source(_tree(stack, path), (), os.fsencode(name) if plain else b".", shown)
-    real = Path(path).resolve()
-    return Source(_tree(stack, str(real.parent)), (os.fsencode(real.name),), os.fsencode(name), shown)
+    tree = Named(path)
+    stack.callback(tree.close)
+    plain = name not in ("", ".", "..")
+    return Source(tree, (), os.fsencode(name) if plain else b".", os.fsencode(path))
 
 
 def _target(stack: ExitStack, path: str, into: bool, names: list[bytes]) -> Target:

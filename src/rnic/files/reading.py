@@ -82,12 +82,10 @@ def _walk(source: Source, options: Options, sizes: bool = False) -> Iterator[_Fo
                         shown, f"-r not specified; omitting directory '{printable(shown)}'".encode()
                     )
                     continue
-                with os.scandir(source.tree.folder(parts)) as found:
-                    inside = [(os.fsencode(one.name), one.is_file(follow_symlinks=False)) for one in found]
                 path_, shown_ = path + b"/", shown + b"/"
                 stack += [
                     ((*parts, name), path_ + name, shown_ + name, plain)
-                    for name, plain in sorted(inside, reverse=True)
+                    for name, plain in reversed(source.tree.inside(parts))
                 ]
             elif not stat.S_ISREG(status.st_mode):
                 kind = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "no regular file"
@@ -112,6 +110,7 @@ def count(sources: list[Source], options: Options, stop: Event) -> tuple[int, in
             status = one.status if isinstance(one, _Found) else None
             if status is not None and stat.S_ISREG(status.st_mode):
                 files, size = files + 1, size + status.st_size
+        source.tree.rest()
     return files, size
 
 
@@ -137,6 +136,7 @@ def pack(sources: list[Source], options: Options, books: Outgoing) -> Iterator[l
             if size >= PACK or len(batch) >= PACK_FILES:
                 yield batch
                 batch, size = [], 0
+        source.tree.rest()
     if batch:
         yield batch
 
