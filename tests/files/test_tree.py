@@ -91,7 +91,7 @@ def test_deep_and_many_folders(tmp_path: Path) -> None:
     for _ in range(200):
         parts = (*parts, b"d")
         assert tree.make_folder(parts)
-    assert descriptors() < before + 80
+    assert descriptors() < before + 20
     store(tree, (*parts, b"f"), small(), False)
     tree.close()
     assert descriptors() == before

@@ -11,11 +11,12 @@ import os
 import stat
 from collections import OrderedDict
 from errno import EINVAL, ELOOP, ENOTDIR
+from pathlib import Path
 
 __all__ = ["Named", "Parts", "Tree", "split"]
 
 Parts = tuple[bytes, ...]
-_MOST = 64  # descriptors of folders that are kept
+_MOST = 16  # descriptors of folders that are kept: a server has as many trees as clients
 _ROOT = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC  # to pass a folder takes no right to list it
 _FOLDER = _ROOT | os.O_NOFOLLOW
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -132,17 +133,21 @@ class Named(Tree):
         """Not before it is used."""
 
     def folder(self, parts: Parts) -> int:
+        """As Tree.folder()."""
         if self._root < 0:
             super()._begin()
         return super().folder(parts)
 
     def stat(self, parts: Parts) -> os.stat_result:
-        return super().stat(parts) if parts else os.stat(self._path)
+        """What is there: a link that was named is followed."""
+        return super().stat(parts) if parts else Path(os.fsdecode(self._path)).stat()
 
     def open(self, parts: Parts) -> tuple[int, os.stat_result]:
+        """As Tree.open(): a link that was named is followed."""
         return super().open(parts) if parts else _regular(os.open(self._path, _FILE & ~os.O_NOFOLLOW))
 
     def rest(self) -> None:
+        """Give all descriptors back; they come again with its use."""
         self.close()
 
 
