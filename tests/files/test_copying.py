@@ -7,15 +7,20 @@ import asyncio
 import os
 import random
 import resource
+from collections import deque
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import rnic.aio
 from conn.peers import descriptors
 from files.ends import ALL, Place, content, run
 from rnic.files import CopyError, Options, Rights, reading
-from rnic.files.options import CHUNK
+from rnic.files.options import CHUNK, SLOTS
 from rnic.files.records import INLINE, digest
+from rnic.files.state import Pace
+from rnic.files.talk import ALIVE, QUIET
 from rnic.files.writing import Partial
 from rnic.records import replace
 
@@ -121,6 +126,44 @@ def test_more_sources_than_descriptors(place: Place) -> None:
 
     run(main())
     assert content(place.served) == content(place.own)
+
+
+@pytest.mark.parametrize("seconds", [0.001, 0.6, 1.0, 3.0, 8.0])
+def test_signs_of_life_pass_between_chunks(seconds: float) -> None:
+    """On a link that takes so many seconds for a chunk, which are sent one behind the other."""
+    pace, flying, now, longest = Pace(SLOTS), deque[tuple[float, float]](), 0.0, 0.0
+    for _ in range(100):
+        while len(flying) < pace.limit:
+            flying.append((now, (flying[-1][1] if flying else now) + seconds))
+        longest = max(longest, flying[-1][1] - now)  # what follows waits so long
+        began, now = flying.popleft()
+        pace.took(now - began)
+    assert longest + 2 * ALIVE < QUIET
+    if seconds < 0.1:
+        assert pace.limit == SLOTS
+
+
+def test_no_more_chunks_at_a_time_than_the_pace_allows(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place.own / "large").write_bytes(bytes(20 * CHUNK))
+    monkeypatch.setattr(Pace, "took", lambda *_: None)
+    write, writing, most = rnic.aio.Connection.write, 0, 0
+
+    async def counted(*args: Any) -> None:
+        nonlocal writing, most
+        writing += 1
+        most = max(most, writing)
+        await asyncio.sleep(0)
+        await write(*args)
+        writing -= 1
+
+    monkeypatch.setattr(rnic.aio.Connection, "write", counted)
+
+    async def main() -> None:
+        async with place.server():
+            assert (await place.put("large")).files == 1
+
+    run(main())
+    assert most == 1
 
 
 def test_a_file_is_replaced_and_no_clobber_leaves_it(place: Place) -> None:
