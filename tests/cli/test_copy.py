@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 from pathlib import Path
@@ -90,6 +91,18 @@ def test_no_server(rnic: Start, tmp_path: Path) -> None:
     result = rnic("cp", "-p", "7", tmp_path / "file", f"{HOST}:").wait()
     assert result.status == 1
     assert result.err.startswith("rnic: ")
+
+
+@pytest.mark.parametrize("words", [["serve", "."], ["kv", "serve"]])
+def test_a_server_takes_all_descriptors_that_it_may_have(rnic: Start, words: list[str]) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, hard - 1), hard))
+    try:
+        server = rnic(*words, "--host", HOST, "--port", "0", anew=True)
+        server.listening()
+        assert resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_the_secret_of_a_file(rnic: Start, served: Path, tmp_path: Path) -> None:

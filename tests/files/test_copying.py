@@ -6,14 +6,22 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import resource
+from collections import deque
+from errno import EPERM
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import rnic.aio
+from conn.peers import descriptors
 from files.ends import ALL, Place, content, run
-from rnic.files import CopyError, Options, Rights, reading
-from rnic.files.options import CHUNK
+from rnic.files import CopyError, Options, Rights, reading, receiver
+from rnic.files.options import CHUNK, SLOTS
 from rnic.files.records import INLINE, digest
+from rnic.files.state import Pace
+from rnic.files.talk import ALIVE, QUIET
 from rnic.files.writing import Partial
 from rnic.records import replace
 
@@ -96,6 +104,107 @@ def test_many_small_files_take_few_messages(place: Place, monkeypatch: pytest.Mo
     run(main())
     assert content(place.served) == content(place.own)
     assert messages < 10
+
+
+def test_more_sources_than_descriptors(place: Place) -> None:
+    """As a shell names them: a client has open what it reads, and not what it was told to read."""
+    for number in range(300):
+        (place.own / f"f{number}").write_bytes(b"%d" % number)
+        (place.own / f"d{number}").mkdir()
+        (place.own / f"d{number}/f").write_bytes(b"%d" % number)
+    names = sorted(path.name for path in place.own.iterdir())
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def main() -> None:
+        async with place.server():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors() + 200, hard))
+            try:
+                for options in (ALL, replace(ALL, total=True)):
+                    report = await place.put(*names, options=options)
+                    assert (report.files, report.failures) == (600, [])
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    run(main())
+    assert content(place.served) == content(place.own)
+
+
+@pytest.mark.parametrize("seconds", [0.001, 0.6, 1.0, 3.0, 8.0])
+def test_signs_of_life_pass_between_chunks(seconds: float) -> None:
+    """On a link that takes so many seconds for a chunk, which are sent one behind the other."""
+    pace, flying, now, longest = Pace(SLOTS), deque[tuple[float, float]](), 0.0, 0.0
+    for _ in range(100):
+        while len(flying) < pace.limit:
+            flying.append((now, (flying[-1][1] if flying else now) + seconds))
+        longest = max(longest, flying[-1][1] - now)  # what follows waits so long
+        began, now = flying.popleft()
+        pace.took(now - began)
+    assert longest + 2 * ALIVE < QUIET
+    if seconds < 0.1:
+        assert pace.limit == SLOTS
+
+
+def test_no_more_chunks_at_a_time_than_the_pace_allows(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place.own / "large").write_bytes(bytes(20 * CHUNK))
+    monkeypatch.setattr(Pace, "took", lambda *_: None)
+    write, writing, most = rnic.aio.Connection.write, 0, 0
+
+    async def counted(*args: Any) -> None:
+        nonlocal writing, most
+        writing += 1
+        most = max(most, writing)
+        await asyncio.sleep(0)
+        await write(*args)
+        writing -= 1
+
+    monkeypatch.setattr(rnic.aio.Connection, "write", counted)
+
+    async def main() -> None:
+        async with place.server():
+            assert (await place.put("large")).files == 1
+
+    run(main())
+    assert most == 1
+
+
+def test_long_paths_and_longer_ones(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of files, folders and complaints from both ends; each kind alone is more than a message takes."""
+    base = place.own / "tree" / "/".join(["d" * 240] * 15)
+    (base / "folders").mkdir(parents=True)
+    for number in range(200):
+        (base / f"file{number}").write_bytes(b"%d" % number)
+        (base / f"link{number}").symlink_to("file0")
+        (base / f"folders/{number}").mkdir()
+    fd = os.open(base, os.O_RDONLY)
+    for _ in range(300):
+        os.mkdir(b"e" * 250, dir_fd=fd)
+        below = os.open(b"e" * 250, os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    os.close(fd)
+
+    def fail(*_: object) -> None:
+        raise PermissionError(EPERM, "not here")
+
+    monkeypatch.setattr(receiver, "dress_folder", fail)
+
+    async def main() -> None:
+        async with place.server():
+            report = await place.put("tree")
+            assert report.files == 200
+            texts = [text for _, text in report.failures]
+            assert sum("a symbolic link" in text for text in texts) == 200
+            assert sum("cannot set mode" in text for text in texts) > 200
+            assert sum("a path of more than" in text for text in texts) > 290
+            back = await place.get("tree", to="back")
+            assert back.files == 200
+            with pytest.raises(CopyError, match="are the most"):
+                await place.get(*["x" * 1000] * 600)
+
+    run(main())
+    one = base / "file7"
+    assert (place.served / one.relative_to(place.own)).read_bytes() == b"7"
+    assert (place.own / "back" / one.relative_to(place.own / "tree")).read_bytes() == b"7"
 
 
 def test_a_file_is_replaced_and_no_clobber_leaves_it(place: Place) -> None:

@@ -22,6 +22,7 @@ import rnic
 from rnic.cli import network, params, screen
 from rnic.cli.cm import options
 from rnic.cli.command import group
+from rnic.cli.limits import raise_descriptors
 from rnic.cli.params import Failure
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ def serve(address: str, port: int, slots: int, value_size: int) -> None:
     from rnic.patterns.onesided import StoreMemory
     from rnic.patterns.onesided import serve as let_in
 
+    raise_descriptors()
     with rnic.listen(address, port) as listener:
         memory = StoreMemory(listener.alloc, slots=slots, value_size=value_size)
         network.announce(

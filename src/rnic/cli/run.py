@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import os
-import resource
 import shlex
 import shutil
 import signal
@@ -23,6 +22,7 @@ import click
 
 from rnic.cli import environment
 from rnic.cli.command import Command, command
+from rnic.cli.limits import raise_descriptors
 from rnic.cli.params import Failure
 from rnic.programs import elf, wishes
 from rnic.programs.surroundings import HEAP, IBVERBS, PRELOAD, libraries, serve, variables
@@ -176,7 +176,7 @@ def run(heap: str, env_only: bool, check: bool, words: tuple[str, ...], **option
             sanitized = program is not None and program.sanitized
             shown = variables(folder, heap=heap == "on", sanitized=sanitized)
             child = _start(words, os.environ | shown | own, before)
-            _raise_limit()
+            raise_descriptors()  # here alone: for each device file of the programs, one and more
             gc.freeze()  # the modules stay: a search for cycles in them took a fifth of the server's time
             return _wait(child)
     finally:
@@ -244,16 +244,6 @@ def _spawn(words: tuple[str, ...], environment: dict[str, str], mask: set[int]) 
             raise
         shell = (str(elf.SHELL), where, *words[1:])
         return os.posix_spawn(shell[0], shell, environment, setsigmask=mask, setsigdef=_SPOILT)
-
-
-def _raise_limit() -> None:
-    """Let the server have as many descriptors as it may: more than one for each device file of the programs.
-
-    The program has been started with the limit that this process had.
-    """
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(OSError, ValueError):  # it stays as it is
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _wait(child: int) -> int:

@@ -13,6 +13,7 @@ import click
 from rnic.cli import network, params
 from rnic.cli.command import command
 from rnic.cli.copy import device_option, secret_option
+from rnic.cli.limits import raise_descriptors
 from rnic.files import Rights, Server
 from rnic.files.options import PORT
 
@@ -64,6 +65,7 @@ def serve(
         raise click.UsageError("--read-only and --write-only exclude each other")
     rights = Rights(read=not write_only, write=not read_only)
     hear = click.echo if verbose else lambda _: None
+    raise_descriptors()
     server = Server(str(folder), rights, secret=secret, hear=hear)
 
     def client(port: int, address: str) -> list[str]:

@@ -17,7 +17,7 @@ from rnic.files.records import NO_PROOF, VERSION, Ask, Go, Hello, Op, Right, pac
 from rnic.files.sender import Sender
 from rnic.files.state import CopyError
 from rnic.files.talk import CONFIG, GREETING, Talk, told
-from rnic.files.tree import Tree
+from rnic.files.tree import Named, Tree
 from rnic.files.writing import Target
 from rnic.records import replace
 
@@ -46,7 +46,7 @@ async def copy_to(
             return
         if len(sources) > 1:
             options = replace(options, into=True)
-        ask = Ask(Op.PUT, options.flags, b"", NO_PROOF, pack_paths([os.fsencode(destination)]))
+        ask = Ask(Op.PUT, options.flags, b"", NO_PROOF, _paths([destination]))
         async with _asked(host, port, ask, secret, device) as talk:
             await Sender(talk, found, options, report).run()
 
@@ -66,7 +66,7 @@ async def copy_from(
     with ExitStack() as stack:
         names = [os.fsencode(one).rstrip(b"/").rpartition(b"/")[2] or b"." for one in sources]
         target = _target(stack, destination, options.into or len(sources) > 1, names)
-        ask = Ask(Op.GET, options.flags, b"", NO_PROOF, pack_paths(list(map(os.fsencode, sources))))
+        ask = Ask(Op.GET, options.flags, b"", NO_PROOF, _paths(sources))
         async with _asked(host, port, ask, secret, device) as talk:
             await Receiver(talk, target, options, report).run()
 
@@ -96,6 +96,13 @@ async def _asked(
         yield talk
 
 
+def _paths(paths: Sequence[str]) -> bytes:
+    try:
+        return pack_paths(list(map(os.fsencode, paths)))
+    except ValueError as error:
+        raise CopyError(str(error)) from None
+
+
 def _can_open(path: str, report: Report) -> bool:
     try:
         Path(path).stat()
@@ -108,12 +115,10 @@ def _can_open(path: str, report: Report) -> bool:
 def _source(stack: ExitStack, path: str) -> Source:
     """A path of the user's, who may use links and "..": what is below it may not."""
     name = path.rstrip("/").rpartition("/")[2]
-    shown = os.fsencode(path)
-    if Path(path).is_dir():
-        plain = name not in ("", ".", "..")
-        return Source(_tree(stack, path), (), os.fsencode(name) if plain else b".", shown)
-    real = Path(path).resolve()
-    return Source(_tree(stack, str(real.parent)), (os.fsencode(real.name),), os.fsencode(name), shown)
+    tree = Named(path)
+    stack.callback(tree.close)
+    plain = name not in ("", ".", "..")
+    return Source(tree, (), os.fsencode(name) if plain else b".", os.fsencode(path))
 
 
 def _target(stack: ExitStack, path: str, into: bool, names: list[bytes]) -> Target:

@@ -56,7 +56,8 @@ class _Found(NamedTuple):
 
 
 def complaint(shown: bytes, error: OSError | str, what: str = "cannot open") -> Complaint:
-    """In the words of cp."""
+    """In the words of cp. What is no path is told by its beginning."""
+    shown = shown[: records.PATH_MOST]
     why = error if isinstance(error, str) else error.strerror
     return Complaint(shown, f"{what} '{printable(shown)}': {why}".encode())
 
@@ -82,12 +83,10 @@ def _walk(source: Source, options: Options, sizes: bool = False) -> Iterator[_Fo
                         shown, f"-r not specified; omitting directory '{printable(shown)}'".encode()
                     )
                     continue
-                with os.scandir(source.tree.folder(parts)) as found:
-                    inside = [(os.fsencode(one.name), one.is_file(follow_symlinks=False)) for one in found]
                 path_, shown_ = path + b"/", shown + b"/"
                 stack += [
                     ((*parts, name), path_ + name, shown_ + name, plain)
-                    for name, plain in sorted(inside, reverse=True)
+                    for name, plain in reversed(source.tree.inside(parts))
                 ]
             elif not stat.S_ISREG(status.st_mode):
                 kind = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "no regular file"
@@ -112,6 +111,7 @@ def count(sources: list[Source], options: Options, stop: Event) -> tuple[int, in
             status = one.status if isinstance(one, _Found) else None
             if status is not None and stat.S_ISREG(status.st_mode):
                 files, size = files + 1, size + status.st_size
+        source.tree.rest()
     return files, size
 
 
@@ -133,10 +133,11 @@ def pack(sources: list[Source], options: Options, books: Outgoing) -> Iterator[l
                 batch, size = [], 0
                 continue
             batch.append(one)
-            size += records.PATH_MOST // 16 + (len(one.content) if isinstance(one, Small) else 0)
+            size += sum(len(field) for field in one if isinstance(field, bytes))
             if size >= PACK or len(batch) >= PACK_FILES:
                 yield batch
                 batch, size = [], 0
+        source.tree.rest()
     if batch:
         yield batch
 

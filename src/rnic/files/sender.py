@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from time import monotonic
 from typing import NamedTuple
 
 from rnic.endpoint.text import printable
@@ -39,7 +40,7 @@ from rnic.files.records import (
     Verdict,
     Would,
 )
-from rnic.files.state import CopyError, Outgoing, Sum
+from rnic.files.state import CopyError, Outgoing, Pace, Sum
 from rnic.files.talk import Talk, beside
 from rnic.files.writing import RESUMABLE, words
 
@@ -72,6 +73,7 @@ class Sender:
         self._talk, self._conn = talk, talk.conn
         self._sources, self._options, self.report = sources, options, report
         self._books = Outgoing(SLOTS)
+        self._pace, self._writes = Pace(SLOTS), 0
         self._room = asyncio.Event()
         self._stop = threading.Event()
         self._answer: asyncio.Future[Opened] | None = None
@@ -228,16 +230,23 @@ class Sender:
 
     async def _chunk(self, item: Large, offset: int, length: int) -> Data | str:
         """Read a chunk, and WRITE it into a slot; a text: why it cannot be read."""
-        while not self._books.free:
+        while not self._books.free or self._writes >= self._pace.limit:
             self._room.clear()
             await self._room.wait()
         slot = self._books.free.pop(0)
-        with self._memory.buf[slot * CHUNK : slot * CHUNK + length] as view:
-            found = await self._read(item.fd, view, offset)
-            if isinstance(found, str):
-                self._give_back(slot)
-                return found
-            await self._conn.write(view, self._region, slot * CHUNK)
+        self._writes += 1
+        try:
+            with self._memory.buf[slot * CHUNK : slot * CHUNK + length] as view:
+                found = await self._read(item.fd, view, offset)
+                if isinstance(found, str):
+                    self._give_back(slot)
+                    return found
+                began = monotonic()
+                await self._conn.write(view, self._region, slot * CHUNK)
+                self._pace.took(monotonic() - began)
+        finally:
+            self._writes -= 1
+            self._room.set()
         return Data(item.entry.id, offset, length, slot, found)
 
     async def _read(self, fd: int, view: memoryview, offset: int) -> bytes | str:

@@ -11,7 +11,10 @@ from blake3 import blake3
 if TYPE_CHECKING:
     from rnic.files.records import Data, Entry, Opened
 
-__all__ = ["CopyError", "Incoming", "Outgoing", "Sum"]
+__all__ = ["CopyError", "Incoming", "Outgoing", "Pace", "Sum"]
+
+SLOW = 4.0
+"""Seconds of a WRITE, from which on fewer go at a time; ALIVE and twice this are less than QUIET."""
 
 _DATA = Struct("<QI32s")
 
@@ -33,6 +36,19 @@ class Sum:
     def digest(self) -> bytes:
         """Of all so far."""
         return self._hash.digest()
+
+
+class Pace:
+    """How many chunks are WRITTEN at a time: of more, a slow link would carry nothing else for so long that
+    the peer misses the signs of life, which wait behind them.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self.limit = most, 1
+
+    def took(self, seconds: float) -> None:
+        """A WRITE has taken so long, with those that were ahead of it."""
+        self.limit = max(1, self.limit // 2) if seconds > SLOW else min(self._most, self.limit + 1)
 
 
 class Outgoing:

@@ -11,12 +11,15 @@ import os
 import stat
 from collections import OrderedDict
 from errno import EINVAL, ELOOP, ENOTDIR
+from pathlib import Path
 
-__all__ = ["Parts", "Tree", "split"]
+__all__ = ["Named", "Parts", "Tree", "split"]
 
 Parts = tuple[bytes, ...]
-_MOST = 64  # descriptors of folders that are kept
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_MOST = 16  # descriptors of folders that are kept: a server has as many trees as clients
+_ROOT = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC  # to pass a folder takes no right to list it
+_FOLDER = _ROOT | os.O_NOFOLLOW
+_LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -32,8 +35,13 @@ class Tree:
     """An open folder. One thread at a time may use it."""
 
     def __init__(self, path: str | bytes) -> None:
-        self._root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._path = path
         self._folders: OrderedDict[Parts, int] = OrderedDict()
+        self._root = -1
+        self._begin()
+
+    def _begin(self) -> None:
+        self._root = os.open(self._path, _ROOT)
 
     def close(self) -> None:
         """Close all descriptors."""
@@ -44,8 +52,8 @@ class Tree:
             os.close(root)
 
     def folder(self, parts: Parts) -> int:
-        """A descriptor of a folder, which stays the tree's, until the next call. OSError when there is
-        none.
+        """A descriptor of a folder for what is in it, not for reading it; it stays the tree's, until the next
+        call. OSError when there is none.
         """
         if not parts:
             return self._root
@@ -71,6 +79,15 @@ class Tree:
         while len(self._folders) > _MOST:
             os.close(self._folders.popitem(last=False)[1])
         return fd
+
+    def inside(self, parts: Parts) -> list[tuple[bytes, bool]]:
+        """The names in a folder, in order; and whether each is plainly a regular file."""
+        fd = os.open(b".", _LIST, dir_fd=self.folder(parts))
+        try:
+            with os.scandir(fd) as found:
+                return sorted((os.fsencode(one.name), one.is_file(follow_symlinks=False)) for one in found)
+        finally:
+            os.close(fd)
 
     def make_folder(self, parts: Parts) -> bool:
         """Make a folder for its owner alone; False if it is there already. OSError if something else is."""
@@ -100,12 +117,46 @@ class Tree:
         """A descriptor for reading a regular file, which the caller closes, and what fstat() says of it."""
         if not parts:
             raise OSError(EINVAL, "a directory")
-        fd = os.open(parts[-1], _FILE, dir_fd=self.folder(parts[:-1]))
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            os.close(fd)
-            raise OSError(EINVAL, "not a regular file")
-        return fd, status
+        return _regular(os.open(parts[-1], _FILE, dir_fd=self.folder(parts[:-1])))
+
+    def rest(self) -> None:
+        """It is not used for a while."""
+
+
+class Named(Tree):
+    """What a user has named, a file or a folder, by any links; and what lies below it, as in a Tree.
+
+    It has descriptors between its first use and rest() alone: a user may name thousands.
+    """
+
+    def _begin(self) -> None:
+        """Not before it is used."""
+
+    def folder(self, parts: Parts) -> int:
+        """As Tree.folder()."""
+        if self._root < 0:
+            super()._begin()
+        return super().folder(parts)
+
+    def stat(self, parts: Parts) -> os.stat_result:
+        """What is there: a link that was named is followed."""
+        return super().stat(parts) if parts else Path(os.fsdecode(self._path)).stat()
+
+    def open(self, parts: Parts) -> tuple[int, os.stat_result]:
+        """As Tree.open(): a link that was named is followed."""
+        return super().open(parts) if parts else _regular(os.open(self._path, _FILE & ~os.O_NOFOLLOW))
+
+    def rest(self) -> None:
+        """Give all descriptors back; they come again with its use."""
+        self.close()
+
+
+def _regular(fd: int) -> tuple[int, os.stat_result]:
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(fd)
+        raise OSError(EINVAL, "not a regular file")
+    return fd, status
 
 
 def _is_link(name: bytes, parent: int) -> bool:

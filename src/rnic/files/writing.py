@@ -92,8 +92,8 @@ def exists(folder: int, name: bytes) -> bool:
 def dress_folder(tree: Tree, parts: Parts, mode: int, mtime: int) -> None:
     """Give a folder its mode and time."""
     fd = tree.folder(parts)
-    os.fchmod(fd, mode & _MODE)
-    os.utime(fd, ns=(time.time_ns(), mtime))
+    os.utime(b".", ns=(time.time_ns(), mtime), dir_fd=fd)
+    os.chmod(b".", mode & _MODE, dir_fd=fd)  # behind it "." may be out of reach
 
 
 def _dress(fd: int, entry: Small | Open) -> None:
