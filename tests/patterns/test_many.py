@@ -10,10 +10,11 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -278,6 +279,37 @@ def test_a_record_that_a_call_has_left_complete_is_not_written_again() -> None:
         assert writer._next == 0
         writer.put(b"second", WAIT)
         assert reader.get_many() == [b"first", b"second"]
+
+
+class Interrupted:
+    """A reader's memory; between its first look at a slot and the next one something happens."""
+
+    def __init__(self, words: memoryview, happens: Callable[[], None]) -> None:
+        self._words, self._happens = words, happens
+
+    def cast(self, _: str) -> Interrupted:
+        return self
+
+    def __getitem__(self, at: Any) -> Any:
+        found = self._words.cast("Q")[at] if isinstance(at, int) else self._words[at]
+        happens, self._happens = self._happens, lambda: None
+        happens()
+        return found
+
+    def __setitem__(self, at: int, value: int) -> None:
+        self._words.cast("Q")[at] = value
+
+
+def test_a_record_that_comes_between_two_looks_at_its_slot_is_no_lie() -> None:
+    with reading(slots=4) as (reader, port), writing(port) as writer:
+        memory = reader.mr
+        view = Interrupted(memory.buf, lambda: writer.put(b"meanwhile", WAIT))
+        reader.mr = cast(Any, SimpleNamespace(buf=view))
+        try:
+            first = reader._take(None)
+        finally:
+            reader.mr = memory
+        assert first + reader._take(None) == [b"meanwhile"]
 
 
 # ---------------------------------------------------------------- whoever lies

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ import rnic
 import rnic.aio
 from patterns.ends import HOST, WAIT, connections, ports
 from rnic.patterns.cursor import BOARD, OWN, SEEN, LiarError
-from rnic.patterns.ports import BELL, AsyncPort, ConnectionPort, Look, Step, Write
+from rnic.patterns.ports import BELL, AsyncPort, ConnectionPort, Look, Step, Steps, Write
 from rnic.patterns.ring import AsyncRingReader, AsyncRingWriter, RingReader, RingWriter
 from rnic.patterns.wait import How
 from waiting import until
@@ -221,6 +222,53 @@ def test_a_cancelled_get_loses_nothing() -> None:
             await serving
 
     asyncio.run(main())
+
+
+def interrupt(end: RingWriter | RingReader, steps: Steps[Any], at: int, done: bool) -> None:
+    """Carry out a call's steps up to this one, of which the call does not learn whether it was done."""
+    step = next(steps)
+    for _ in range(at):
+        step = steps.send(end._port.do(step))
+    if done:
+        end._port.do(step)
+    steps.close()
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_put_that_was_interrupted_is_made_up_for(ring: tuple[RingWriter, RingReader], done: bool) -> None:
+    writer, reader = ring
+    heard = []
+    for n in range(100):
+        interrupt(writer, writer._put_many([b"%d" % n * 100, b""], None), 0, done)
+        if done:
+            heard += reader.get_many(dice := 1 + n % 2, WAIT)
+            assert len(heard) == 3 * n + dice
+        writer.put(b"next", WAIT)
+        while len(heard) < 3 * n + 3:
+            heard += reader.get_many(None, WAIT)
+    assert heard == [one for n in range(100) for one in (b"%d" % n * 100, b"", b"next")]
+    interrupt(writer, writer._end(None), 0, done)
+    writer.end(WAIT)
+    assert list(reader) == []
+
+
+def test_a_doorbell_that_was_interrupted_rings_with_the_next_record() -> None:
+    with on_connections() as (writer, reader), ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(reader.get, WAIT)
+        until(lambda: reader._cursor is not None and reader._cursor.slept == 1, "the reader sleeps")
+        interrupt(writer, writer._put_many((b"first",), None), 1, False)
+        writer.put(b"second", WAIT)
+        assert waiting.result(WAIT) == b"first"
+        assert reader.get(WAIT) == b"second"
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_get_that_was_interrupted_loses_nothing(ring: tuple[RingWriter, RingReader], done: bool) -> None:
+    writer, reader = ring
+    for n in range(50):
+        writer.put_many([b"%d" % n * 100, b"more"], WAIT)
+        interrupt(reader, reader._get_many(None, None), 0, done)
+        assert [reader.get(WAIT), *reader.get_many(None, WAIT)] == [b"%d" % n * 100, b"more"]
 
 
 def test_a_peer_that_is_gone_ends_both() -> None:

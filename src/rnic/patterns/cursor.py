@@ -51,6 +51,8 @@ class Cursor:
         self._mr, self._remote = mr, remote
         self.own = 0
         """What this end has published."""
+        self.told = 0
+        """What the peer surely gets of it: less than `own` behind a call that was interrupted."""
         self.seen = 0
         """The peer's number, as look() saw it last."""
         self.rung = self.slept = 0
@@ -73,7 +75,12 @@ class Cursor:
         if wanted and number >= wanted:
             _WORD.pack_into(self._mr.buf, WANTED, 0)
             self.rung += 1
-            yield Ring()
+            try:
+                yield Ring()
+            except BaseException:  # perhaps it has not rung: the next call does
+                _WORD.pack_into(self._mr.buf, WANTED, wanted)
+                raise
+        self.told = number
 
     def beyond(self, value: int, most: int, until: float | None, what: str) -> Steps[None]:
         """Wait until the peer's number is more than `value`; TimeoutError."""

@@ -84,6 +84,7 @@ class _Writer:
             raise ValueError("put() behind end()")
         if long := next((len(record) for record in left if len(record) > self.longest), None):
             raise ValueError(f"a record of {long} bytes: this ring takes {self.longest} at most")
+        yield from self._settle()
         while left:
             begin = self._cursor.own
             tail = self._lay(begin, left)
@@ -94,6 +95,7 @@ class _Writer:
                 yield from self._cursor.publish(tail, self._pieces(begin, tail))
 
     def _end(self, until: float | None) -> Steps[None]:
+        yield from self._settle()
         if self._ended:
             return
         begin = self._cursor.own
@@ -102,6 +104,15 @@ class _Writer:
         _LENGTH.pack_into(self.mr.buf, BOARD + at, _END)
         self._ended = True
         yield from self._cursor.publish(begin + 8, self._pieces(begin, begin + 8))
+
+    def _settle(self) -> Steps[None]:
+        """Put again what a call that was interrupted has laid, and perhaps not put; it must not be another
+        record, as the reader may have it already.
+        """
+        cursor = self._cursor
+        if cursor.told < cursor.own:
+            begin = max(cursor.told, cursor.look(cursor.own))
+            yield from cursor.publish(cursor.own, self._pieces(begin, cursor.own))
 
     def _need(self, tail: int, record: int) -> int:
         """Bytes that a record takes there, with those that are skipped ahead of it."""
@@ -126,6 +137,8 @@ class _Writer:
         return tail
 
     def _pieces(self, begin: int, end: int) -> list[Piece]:
+        if begin == end:
+            return []
         first, last = begin % self._size, end % self._size
         if first < last or not last:
             return [Piece(BOARD + first, end - begin, BOARD + first)]
@@ -210,7 +223,7 @@ class _Reader:
         """Its memory, of which the writer needs all."""
         self._cursor: Cursor | None = None
         self._head = 0
-        self._found: list[bytes] = []  # what was taken; it stays for the next call, if one is cancelled
+        self._taken: list[bytes] = []  # which no call has returned yet
         self.ended = False
         """Whether the writer has said that no record follows."""
 
@@ -227,16 +240,20 @@ class _Reader:
             raise ValueError("get() before begin(): the reader does not know its writer's memory yet")
         if most is not None and most < 1:
             raise ValueError(f"at most {most} records: give 1 or more, or None")
-        while not self._found and not self.ended:
+        if cursor.told < cursor.own and not (self._taken or self.ended):  # a call was interrupted
+            yield from cursor.publish(cursor.own, [])
+        while not (self._taken or self.ended):
             yield from cursor.beyond(self._head, self._head + self._size, until, "get")
-            self._take(self._found, cursor.seen, most)
+            self._taken = self._take(cursor.seen, most)
             if self._head - cursor.own >= self._size // 4 or self._head == cursor.seen:
                 with suppress(EOFError, ConnectionError, VerbsError):  # a writer that is gone needs no room
                     yield from cursor.publish(self._head, [])
-        found, self._found = self._found[:most], self._found[most or len(self._found) :]
+        found = self._taken[:most]
+        del self._taken[:most]
         return found
 
-    def _take(self, found: list[bytes], tail: int, most: int | None) -> None:
+    def _take(self, tail: int, most: int | None) -> list[bytes]:
+        found: list[bytes] = []
         head, ring, mask = self._head, self.mr.buf[BOARD:], self._size - 1
         while head < tail and len(found) != most and not self.ended:
             at = head & mask
@@ -249,6 +266,7 @@ class _Reader:
             self.ended = length == _END
             head += size
         self._head = head
+        return found
 
 
 class RingReader(_Reader):

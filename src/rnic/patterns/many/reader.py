@@ -102,7 +102,8 @@ class _Reader:
         try:
             while len(found) != most and self._next - begin < self._slots:
                 at = self._at(self._next)
-                state, length = words[at // 8], words[(at + LENGTH) // 8]
+                length = words[(at + LENGTH) // 8]  # first: whoever has given one has claimed the slot before
+                state = words[at // 8]
                 if not length and state >> NUMBER == self._next:
                     break
                 self._next += 1
