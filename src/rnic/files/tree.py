@@ -10,12 +10,19 @@ from __future__ import annotations
 import os
 import stat
 from collections import OrderedDict
-from errno import EINVAL, ELOOP, ENOTDIR
+from errno import EINVAL, ELOOP, ENOENT, ENOTDIR
+
+from rnic.endpoint.text import printable
 
 __all__ = ["Parts", "Tree", "split"]
 
 Parts = tuple[bytes, ...]
 _MOST = 64  # descriptors of folders that are kept
+_WHY = {
+    ENOENT: "there is no directory '{}'",
+    ENOTDIR: "'{}' is not a directory",
+    ELOOP: "'{}' is a symbolic link, which is not followed",
+}
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
@@ -62,9 +69,11 @@ class Tree:
         try:
             return os.open(name, _FOLDER, dir_fd=parent)
         except OSError as error:
-            if error.errno in (ELOOP, ENOTDIR) and _is_link(name, parent):
-                raise OSError(ELOOP, "a symbolic link, which is not followed", name) from None
-            raise
+            if (why := _WHY.get(error.errno or 0)) is None:
+                raise
+            if _is_link(name, parent):
+                why = "'{}' is a symbolic link, which is not followed"
+            raise OSError(error.errno, why.format(printable(name))) from None
 
     def _keep(self, parts: Parts, fd: int) -> int:
         self._folders[parts] = fd
