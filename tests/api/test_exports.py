@@ -60,7 +60,8 @@ def test_all_is_what_there_is() -> None:
         "times",
         "wording",
     }
-    assert inspect.ismodule(rnic.aio)  # imported now, if nobody has asked for it yet
+    for lazy in (rnic.aio, rnic.patterns):  # imported now, if nobody has asked for it yet
+        assert inspect.ismodule(lazy)
     assert public(rnic) - modules == set(rnic.__all__)
     assert set(rnic.__all__) <= set(dir(rnic))
     with pytest.raises(AttributeError, match="no attribute 'aoi'"):
