@@ -12,13 +12,20 @@ import pytest
 
 import rnic.patterns
 
-PAGES = sorted((Path(__file__).parents[2] / "docs/patterns").glob("*.md"))
+INDEX = Path(__file__).parents[2] / "docs/patterns/README.md"
+PAGES = sorted(set(INDEX.parent.glob("*.md")) - {INDEX})
 PROGRAM = re.compile(r"^```python\n(.*?)^```\n\nIt prints:\n\n```text\n(.*?)^```", re.DOTALL | re.MULTILINE)
 PARTS = {"cursor", "ports"}  # of patterns
 
 
 def test_every_pattern_has_a_page() -> None:
     assert {page.stem for page in PAGES} == set(rnic.patterns.__all__) - PARTS
+
+
+def test_the_index_has_every_page() -> None:
+    assert set(re.findall(r"^\|.*\]\((\w+\.md)\)", INDEX.read_text(), re.MULTILINE)) == {
+        page.name for page in PAGES
+    }
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
