@@ -8,7 +8,7 @@ import asyncio
 import random
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
@@ -18,6 +18,7 @@ import rnic
 import rnic.aio
 from patterns.ends import HOST, WAIT, connections, ports
 from rnic.patterns.cursor import BOARD, OWN, SEEN, LiarError
+from rnic.patterns.ports import ConnectionPort
 from rnic.patterns.ring import AsyncRingReader, AsyncRingWriter, RingReader, RingWriter
 from rnic.patterns.wait import How
 from waiting import until
@@ -174,6 +175,45 @@ def test_a_ring_that_outlives_its_connection_keeps_no_memory() -> None:
         writer.put(b"x", WAIT)
     with pytest.raises(EOFError, match="goodbye"):
         reader.get(WAIT)
+
+
+class Late(ConnectionPort):
+    """What `meanwhile` does comes between a look at the board and a look at the connection."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    def check(self) -> None:
+        if self.meanwhile is not None:
+            self.meanwhile()
+        super().check()
+
+
+@pytest.mark.parametrize("last", ["end", "record", "nothing"])
+def test_what_was_put_before_the_goodbye_comes(last: str) -> None:
+    with ExitStack() as stack:
+        ours, theirs = stack.enter_context(connections())
+        pool = stack.enter_context(ThreadPoolExecutor(1))
+        reading = pool.submit(RingReader.over, theirs, SIZE, WAIT)
+        writer = RingWriter.over(ours, WAIT)
+        reader = reading.result(WAIT)
+        port = reader._port = Late(theirs)
+
+        def leave() -> None:
+            port.meanwhile = None
+            if last != "nothing":
+                writer.put(b"late", WAIT)
+            if last == "end":
+                writer.end(WAIT)
+            pool.submit(ours.close)
+            with pytest.raises(EOFError):
+                theirs.recv(WAIT)
+
+        port.meanwhile = leave
+        if last != "nothing":
+            assert reader.get(WAIT) == b"late"
+        with pytest.raises(EOFError if last == "end" else ConnectionError, match=r"the writer|has closed"):
+            reader.get(WAIT)
+        theirs.close()
 
 
 # ---------------------------------------------------------------- a peer that lies

@@ -76,7 +76,9 @@ class Cursor:
             yield Ring()
 
     def beyond(self, value: int, most: int, until: float | None, what: str) -> Steps[None]:
-        """Wait until the peer's number is more than `value`; TimeoutError."""
+        """Wait until the peer's number is more than `value`; TimeoutError, or ConnectionError if the peer has
+        closed the connection before.
+        """
         for _ in range(_SPINS):
             if self.look(most) > value:
                 return
@@ -84,6 +86,9 @@ class Cursor:
             yield from self._sleep(value, most, until)
         except TimeoutError:
             raise TimeoutError(f"{what}: the peer did nothing in time") from None
+        except EOFError:  # a goodbye, behind all that the peer has written
+            if self.look(most) <= value:
+                raise ConnectionError(f"{what}: the peer has closed the connection") from None
 
     def _sleep(self, value: int, most: int, until: float | None) -> Steps[None]:
         while self.look(most) <= value:
