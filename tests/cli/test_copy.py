@@ -151,7 +151,7 @@ def test_no_partial_file_has_its_name_when_an_end_dies(
     else:
         assert all(name.endswith(".rnic-part") for name in names)
         if (who, number) == ("server", signal.SIGINT):
-            assert ended.err == "rnic: the peer aborted the connection: the server was ended\n"
+            assert ended.err == "rnic: the peer aborted the connection: the server was stopped\n"
     if who == "server":
         server.wait()
         _, port = serve(rnic, served)

@@ -140,3 +140,27 @@ def test_a_started_process_does_not_see_ctrl_c(rnic: Start) -> None:
     os.kill(child, signal.SIGINT)
     result = command.wait()
     assert (result.status, result.err) == (0, "")
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_in_a_task_of_asyncio(number: signal.Signals) -> None:
+    """It cancels what runs; no task is broken off in the middle, of which asyncio would complain."""
+    program = f"""
+import asyncio, os
+from rnic.cli import signals
+signals.begin()
+async def task():
+    os.kill(os.getpid(), {int(number)})
+    print("whole", flush=True)
+    await asyncio.Event().wait()
+async def main():
+    other = asyncio.create_task(task())
+    try:
+        await other
+    finally:
+        print("cancelled", other.cancelled(), flush=True)
+signals.run(main())
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=SECONDS)
+    assert (result.stdout, result.stderr) == ("whole\ncancelled True\n", "")
+    assert result.returncode == 128 + number

@@ -115,3 +115,23 @@ def test_the_commands_of_dask_take_rnic_addresses(tmp_path: Path) -> None:
         client.wait_for_workers(1, timeout=PATIENCE)
         assert client.submit(sum, [1, 2, 3]).result(PATIENCE) == 6
     assert "Traceback" not in log.read_text() + (tmp_path / "w").read_text()
+
+
+@pytest.mark.parametrize("first", ["", "import rnic.dask"], ids=["at-once", "imported"])
+def test_a_program_that_closes_nothing_ends_quietly(client: Client, first: str) -> None:
+    """As with tcp://: distributed closes clients and clusters when the program ends."""
+    scheduler = client.scheduler
+    assert scheduler is not None
+    program = f"""
+{first}
+from distributed import Client, LocalCluster
+if __name__ == "__main__":
+    client = Client({scheduler.address!r})
+    print(client.submit(sum, [1, 2, 3]).result())
+    cluster = LocalCluster(n_workers=1, protocol="rnic://", processes=False, dashboard_address=":0")
+    other = Client(cluster)
+    print(other.submit(sum, [1, 2]).result())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.stdout, done.returncode) == ("6\n3\n", 0)
+    assert "Traceback" not in done.stderr

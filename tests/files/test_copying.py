@@ -240,6 +240,26 @@ def test_a_dry_run_changes_nothing(place: Place) -> None:
     assert list(content(place.served)) == ["tree", "tree/empty"]
 
 
+@pytest.mark.parametrize("source", ["a", "tree"])
+@pytest.mark.parametrize("to", ["no/where", "file/where", "taken", "new", "."])
+def test_a_dry_run_fails_where_a_copy_does(place: Place, source: str, to: str) -> None:
+    (place.own / "a").write_text("a")
+    (place.own / "tree" / "below").mkdir(parents=True)
+    (place.own / "tree" / "below" / "b").write_text("b")
+    (place.served / "file").write_text("")
+    (place.served / "taken" / "a").mkdir(parents=True)
+    (place.served / "taken" / "tree").write_text("")
+
+    async def main() -> None:
+        async with place.server():
+            dry = await place.put(source, to=to, options=replace(ALL, dry_run=True))
+            copied = await place.put(source, to=to, options=ALL)
+        assert dry.failures == copied.failures
+        assert dry.files == copied.files
+
+    run(main())
+
+
 def test_holes_stay_holes(place: Place) -> None:
     path = place.own / "sparse"
     with path.open("wb") as file:
@@ -296,7 +316,13 @@ def test_targets_as_with_cp(place: Place) -> None:
                 with pytest.raises(CopyError, match="not a directory"):
                     await place.put("a", *(["b"] if to != "c/" else []), to=to)
             report = await place.put("a", to="no/where")
-            assert "No such file" in report.failures[0][1]
+            assert "there is no directory 'no'" in report.failures[0][1]
+            report = await place.put("a", to="c/where")
+            assert "'c' is not a directory" in report.failures[0][1]
+            (place.served / "link").symlink_to(".")
+            report = await place.put("a", to="link/where")
+            assert "'link' is a symbolic link, which is not followed" in report.failures[0][1]
+            (place.served / "link").unlink()
             with pytest.raises(CopyError, match="not a directory"):
                 await place.get("c", "c", to="a")
 

@@ -298,6 +298,45 @@ def test_a_ring_that_outlives_its_connection_keeps_no_memory() -> None:
         reader.get(WAIT)
 
 
+class Late(ConnectionPort):
+    """What `meanwhile` does comes between a look at the board and a look at the connection."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    def check(self) -> None:
+        if self.meanwhile is not None:
+            self.meanwhile()
+        super().check()
+
+
+@pytest.mark.parametrize("last", ["end", "record", "nothing"])
+def test_what_was_put_before_the_goodbye_comes(last: str) -> None:
+    with ExitStack() as stack:
+        ours, theirs = stack.enter_context(connections())
+        pool = stack.enter_context(ThreadPoolExecutor(1))
+        reading = pool.submit(RingReader.over, theirs, SIZE, WAIT)
+        writer = RingWriter.over(ours, WAIT)
+        reader = reading.result(WAIT)
+        port = reader._port = Late(theirs)
+
+        def leave() -> None:
+            port.meanwhile = None
+            if last != "nothing":
+                writer.put(b"late", WAIT)
+            if last == "end":
+                writer.end(WAIT)
+            pool.submit(ours.close)
+            with pytest.raises(EOFError):
+                theirs.recv(WAIT)
+
+        port.meanwhile = leave
+        if last != "nothing":
+            assert reader.get(WAIT) == b"late"
+        with pytest.raises(EOFError if last == "end" else ConnectionError, match=r"the writer|has closed"):
+            reader.get(WAIT)
+        theirs.close()
+
+
 # ---------------------------------------------------------------- a peer that lies
 
 

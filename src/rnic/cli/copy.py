@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from rnic.cli import completion, params
+from rnic.cli import completion, params, signals
 from rnic.cli.command import command
 from rnic.cli.params import printable
 from rnic.files import Options, Report, copy_from, copy_to
@@ -154,7 +153,7 @@ def cp(
         host = there.host if there.host is not None else hosts.pop()
         assert host is not None
         copy = copy_to if there.host is not None else copy_from
-        asyncio.run(copy(host, port, paths, there.path, options, report, secret=secret, device=device))
+        signals.run(copy(host, port, paths, there.path, options, report, secret=secret, device=device))
     if as_json:
         click.echo(json.dumps(_summary(report, time.monotonic() - began, dry_run)))
     return 1 if report.failed_count else 0

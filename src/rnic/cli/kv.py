@@ -128,8 +128,8 @@ def record(key: bytes, **more: Any) -> dict[str, Any]:
 @as_json
 @click.option("-r", "--raw", is_flag=True, help="Print the values as they are, without ends of lines.")
 def get(host: str, keys: tuple[bytes, ...], port: int, timeout: float, as_json: bool, raw: bool) -> int:
-    """Print the values of keys, a line for each; what is no text with backslashes. The exit code is 1 if one
-    is not there.
+    """Print the values of keys, a line for each. Bytes that are not UTF-8 are shown as \\xff. The exit code
+    is 1 if one is not there.
     """
     if as_json and raw:
         raise click.UsageError("--json and --raw exclude each other")
@@ -228,7 +228,7 @@ def list_keys(host: str, port: int, timeout: float, as_json: bool) -> None:
     "--value-size", type=params.size(1 << 24), default="100", show_default=True, help="Bytes of a value."
 )
 def bench(host: str, port: int, timeout: float, as_json: bool, count: int, value_size: int) -> None:
-    """Measure put, get and delete of one client; start more of them for a store that is busy.
+    """Measure put() and get() of one client; start more of them for a store that is busy.
 
     It puts up to 64 keys of its own, which begin with "bench-", and deletes them.
     """

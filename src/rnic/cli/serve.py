@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import click
 
-from rnic.cli import network, params
+from rnic.cli import network, params, signals
 from rnic.cli.command import command
 from rnic.cli.copy import device_option, secret_option
 from rnic.cli.limits import raise_descriptors
@@ -73,7 +72,7 @@ def serve(
         words = ["FILE", there] if rights.write else [f"{there}FILE", "."]
         return ["rnic", "cp", *network.port_words(port), *words]
 
-    asyncio.run(_serve(server, host, port, max_clients, device, client))
+    signals.run(_serve(server, host, port, max_clients, device, client))
 
 
 async def _serve(

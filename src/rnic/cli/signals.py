@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from types import CodeType, FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import asyncio
 
 SIGINT = signal.SIGINT
 ENDING = (SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -39,6 +42,38 @@ def end() -> None:
     for one in ENDING:
         if signal.getsignal(one) is _raise:
             signal.signal(one, signal.SIG_DFL)
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """asyncio.run() of a command that begin() has begun: a signal cancels `main`, and Ended follows.
+
+    What is raised in a handler breaks off whichever task runs: its books are wrong then, and asyncio prints a
+    traceback of it.
+    """
+    import asyncio  # most commands do without, and start faster
+
+    ended: list[int] = []
+
+    async def cancellable() -> None:
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+        for one in [one for one in ENDING if signal.getsignal(one) is _raise]:
+            loop.add_signal_handler(one, cancel, loop, task, one)
+        await main
+
+    def cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None], number: int) -> None:
+        for one in ENDING:
+            if loop.remove_signal_handler(one):
+                signal.signal(one, signal.SIG_DFL)  # a second one waits for nothing
+        ended.append(number)
+        task.cancel()
+
+    try:
+        asyncio.run(cancellable())
+    except asyncio.CancelledError:
+        if ended:
+            raise Ended(ended[0]) from None
+        raise
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Any
 
 from distributed.comm.tcp import BaseTCPBackend
 
+from rnic.aio.leaving import close_late
 from rnic.dask.comm import Comm
 from rnic.dask.connector import Connector
 from rnic.dask.listener import Listener
@@ -25,3 +26,6 @@ class Backend(BaseTCPBackend):
     ) -> Listener:
         """Return a listener, which is not started, at "host:port"."""
         return Listener(loc, handle_comm, deserialize, **connection_args)
+
+
+close_late()  # distributed closes clients and clusters at exit

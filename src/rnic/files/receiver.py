@@ -7,10 +7,12 @@ Names are made in one thread, in the order of the records; several verify and wr
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from errno import EISDIR
 from typing import Any
 
 from rnic.endpoint.text import printable
@@ -81,6 +83,7 @@ class Receiver:
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._made: list[tuple[Parts, Folder]] = []  # the folders that this copy has made
+        self._would_make: set[Parts] = set()  # and in a dry run: would make
 
     async def run(self) -> None:
         """Receive everything; CopyError or EndpointError when the sender fails."""
@@ -233,17 +236,27 @@ class Receiver:
             if records.digest(entry.content) != entry.digest:
                 raise ValueError(DAMAGED)
             stored = store(tree, parts, entry, options.no_clobber)
-        elif isinstance(entry, Would):
-            above = parts[:-1]  # it may be a folder that would be made
-            stored = not (
-                options.no_clobber
-                and parts
-                and tree.is_folder(above)
-                and exists(tree.folder(above), parts[-1])
-            )
-        elif not options.dry_run and tree.make_folder(parts):
+        elif options.dry_run:
+            stored = self._try(entry, parts)
+        elif isinstance(entry, Folder) and tree.make_folder(parts):
             self._made.append((parts, entry))
         return stored
+
+    def _try(self, entry: Folder | Would, parts: Parts) -> bool:
+        """What a copy would say, as far as names tell."""
+        tree = self._target.tree
+        there = parts[:-1] not in self._would_make and (
+            not parts or exists(tree.folder(parts[:-1]), parts[-1])
+        )
+        if isinstance(entry, Would):
+            if there and not self._options.no_clobber and tree.is_folder(parts):
+                raise OSError(EISDIR, os.strerror(EISDIR))
+            return not (there and self._options.no_clobber)
+        if there:
+            tree.folder(parts)
+        else:
+            self._would_make.add(parts)
+        return True
 
     def _open(self, entry: Open) -> _File:
         file = self._files[entry.id] = _File(entry)

@@ -66,7 +66,7 @@ class Server:
         peer = conn.peer_address
         name = f"{peer[0]}" if peer else "?"
         try:
-            async with told(conn, "the server was ended"):
+            async with told(conn, "the server was stopped"):
                 await self._attend(Talk(conn, self._quiet), name)
         except (CopyError, rnic.EndpointError, rnic.VerbsError) as error:
             self._hear(f"{name}: {error}")

@@ -10,13 +10,20 @@ from __future__ import annotations
 import os
 import stat
 from collections import OrderedDict
-from errno import EINVAL, ELOOP, ENOTDIR
+from errno import EINVAL, ELOOP, ENOENT, ENOTDIR
 from pathlib import Path
+
+from rnic.endpoint.text import printable
 
 __all__ = ["Named", "Parts", "Tree", "split"]
 
 Parts = tuple[bytes, ...]
 _MOST = 16  # descriptors of folders that are kept: a server has as many trees as clients
+_WHY = {
+    ENOENT: "there is no directory '{}'",
+    ENOTDIR: "'{}' is not a directory",
+    ELOOP: "'{}' is a symbolic link, which is not followed",
+}
 _ROOT = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC  # to pass a folder takes no right to list it
 _FOLDER = _ROOT | os.O_NOFOLLOW
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -70,9 +77,11 @@ class Tree:
         try:
             return os.open(name, _FOLDER, dir_fd=parent)
         except OSError as error:
-            if error.errno in (ELOOP, ENOTDIR) and _is_link(name, parent):
-                raise OSError(ELOOP, "a symbolic link, which is not followed", name) from None
-            raise
+            if (why := _WHY.get(error.errno or 0)) is None:
+                raise
+            if _is_link(name, parent):
+                why = "'{}' is a symbolic link, which is not followed"
+            raise OSError(error.errno, why.format(printable(name))) from None
 
     def _keep(self, parts: Parts, fd: int) -> int:
         self._folders[parts] = fd

@@ -65,7 +65,7 @@ class Target:
 
 def words(error: OSError | ValueError) -> str:
     """Why, without the number and the file."""
-    return (os.strerror(error.errno) if isinstance(error, OSError) and error.errno else None) or str(error)
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _temporary(name: bytes, token: bytes) -> bytes:

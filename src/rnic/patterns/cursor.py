@@ -83,7 +83,9 @@ class Cursor:
         self.told = number
 
     def beyond(self, value: int, most: int, until: float | None, what: str) -> Steps[None]:
-        """Wait until the peer's number is more than `value`; TimeoutError."""
+        """Wait until the peer's number is more than `value`; TimeoutError, or ConnectionError if the peer has
+        closed the connection before.
+        """
         for _ in range(_SPINS):
             if self.look(most) > value:
                 return
@@ -94,6 +96,8 @@ class Cursor:
                 return
             if isinstance(error, TimeoutError):
                 raise TimeoutError(f"{what}: the peer did nothing in time") from None
+            if isinstance(error, EOFError):
+                raise ConnectionError(f"{what}: the peer has closed the connection") from None
             raise
 
     def _sleep(self, value: int, most: int, until: float | None) -> Steps[None]:
