@@ -8,7 +8,7 @@ import asyncio
 import random
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
@@ -18,6 +18,7 @@ import rnic
 import rnic.aio
 from patterns.ends import HOST, WAIT, connections, ports
 from rnic.patterns.cursor import BOARD, OWN, SEEN, LiarError
+from rnic.patterns.ports import BELL, AsyncPort, ConnectionPort, Look, Step, Write
 from rnic.patterns.ring import AsyncRingReader, AsyncRingWriter, RingReader, RingWriter
 from rnic.patterns.wait import How
 from waiting import until
@@ -143,6 +144,79 @@ def test_tasks() -> None:
                 assert [one async for one in reader] == said[1:]
                 with pytest.raises(EOFError):
                     await reader.get()
+            listener.close()
+            await serving
+
+    asyncio.run(main())
+
+
+class LatePort(ConnectionPort):
+    """Of a reader that has seen nothing yet, and looks for its writer when that has left."""
+
+    def __init__(self, conn: rnic.Connection, meanwhile: Callable[[], None]) -> None:
+        super().__init__(conn)
+        self._meanwhile = [meanwhile]
+
+    def do(self, step: Step) -> int:
+        if isinstance(step, Look) and self._meanwhile:
+            self._meanwhile.pop()()
+            with pytest.raises(EOFError):
+                self.conn.recv(WAIT, tag=BELL)
+        return super().do(step)
+
+
+def test_what_was_put_ahead_of_a_goodbye_is_not_lost() -> None:
+    said = records(7, 5, 100)
+    with ExitStack() as stack:
+        ours, theirs = stack.enter_context(connections())
+        pool = stack.enter_context(ThreadPoolExecutor(1))
+
+        def meanwhile() -> None:
+            writer.put_many(said, WAIT)
+            writer.end(WAIT)
+            pool.submit(ours.close, WAIT)
+
+        reader = RingReader(LatePort(theirs, meanwhile), SIZE)
+        theirs.share(reader.mr.buf)
+        writer = RingWriter.over(ours, WAIT)
+        reader.begin(theirs.next_region(WAIT))
+        assert list(reader) == said
+        theirs.close(WAIT)
+
+
+class CancelledPort(AsyncPort):
+    """Of a reader whose task is cancelled while it tells the writer what it has taken."""
+
+    cancels = 1
+
+    async def do(self, step: Step) -> int:
+        if self.cancels and isinstance(step, Write) and step.pieces[-1].offset == OWN:
+            self.cancels -= 1
+            raise asyncio.CancelledError
+        return await super().do(step)
+
+
+def test_a_cancelled_get_loses_nothing() -> None:
+    said = records(8, 5, 100)
+
+    async def serve(conn: rnic.aio.Connection) -> None:
+        writer = await AsyncRingWriter.over(conn)
+        await writer.put_many(said)
+        await writer.end()
+        async for _ in conn:
+            pass
+
+    async def main() -> None:
+        async with rnic.aio.listen(HOST, 0) as listener:
+            serving = asyncio.create_task(listener.serve(serve))
+            async with await rnic.aio.connect(HOST, listener.port) as conn:
+                reader = AsyncRingReader(CancelledPort(conn), SIZE)
+                await conn.share(reader.mr.buf)
+                reader.begin(await conn.next_region())
+                with pytest.raises(asyncio.CancelledError):
+                    await reader.get_many()
+                assert await reader.get() == said[0]
+                assert [one async for one in reader] == said[1:]
             listener.close()
             await serving
 

@@ -24,9 +24,11 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from rnic.endpoint.buffers import flat
+from rnic.errors import VerbsError
 from rnic.patterns.cursor import BOARD, Cursor, LiarError
 from rnic.patterns.ports import AsyncPort, ConnectionPort, Piece, run, run_async
 from rnic.times import after
@@ -208,6 +210,7 @@ class _Reader:
         """Its memory, of which the writer needs all."""
         self._cursor: Cursor | None = None
         self._head = 0
+        self._found: list[bytes] = []  # what was taken; it stays for the next call, if one is cancelled
         self.ended = False
         """Whether the writer has said that no record follows."""
 
@@ -224,12 +227,13 @@ class _Reader:
             raise ValueError("get() before begin(): the reader does not know its writer's memory yet")
         if most is not None and most < 1:
             raise ValueError(f"at most {most} records: give 1 or more, or None")
-        found: list[bytes] = []
-        while not found and not self.ended:
+        while not self._found and not self.ended:
             yield from cursor.beyond(self._head, self._head + self._size, until, "get")
-            self._take(found, cursor.seen, most)
+            self._take(self._found, cursor.seen, most)
             if self._head - cursor.own >= self._size // 4 or self._head == cursor.seen:
-                yield from cursor.publish(self._head, [])
+                with suppress(EOFError, ConnectionError, VerbsError):  # a writer that is gone needs no room
+                    yield from cursor.publish(self._head, [])
+        found, self._found = self._found[:most], self._found[most or len(self._found) :]
         return found
 
     def _take(self, found: list[bytes], tail: int, most: int | None) -> None:
