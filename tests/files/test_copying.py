@@ -8,6 +8,7 @@ import os
 import random
 import resource
 from collections import deque
+from errno import EPERM
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 import rnic.aio
 from conn.peers import descriptors
 from files.ends import ALL, Place, content, run
-from rnic.files import CopyError, Options, Rights, reading
+from rnic.files import CopyError, Options, Rights, reading, receiver
 from rnic.files.options import CHUNK, SLOTS
 from rnic.files.records import INLINE, digest
 from rnic.files.state import Pace
@@ -164,6 +165,46 @@ def test_no_more_chunks_at_a_time_than_the_pace_allows(place: Place, monkeypatch
 
     run(main())
     assert most == 1
+
+
+def test_long_paths_and_longer_ones(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of files, folders and complaints from both ends; each kind alone is more than a message takes."""
+    base = place.own / "tree" / "/".join(["d" * 240] * 15)
+    (base / "folders").mkdir(parents=True)
+    for number in range(200):
+        (base / f"file{number}").write_bytes(b"%d" % number)
+        (base / f"link{number}").symlink_to("file0")
+        (base / f"folders/{number}").mkdir()
+    fd = os.open(base, os.O_RDONLY)
+    for _ in range(300):
+        os.mkdir(b"e" * 250, dir_fd=fd)
+        below = os.open(b"e" * 250, os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    os.close(fd)
+
+    def fail(*_: object) -> None:
+        raise PermissionError(EPERM, "not here")
+
+    monkeypatch.setattr(receiver, "dress_folder", fail)
+
+    async def main() -> None:
+        async with place.server():
+            report = await place.put("tree")
+            assert report.files == 200
+            texts = [text for _, text in report.failures]
+            assert sum("a symbolic link" in text for text in texts) == 200
+            assert sum("cannot set mode" in text for text in texts) > 200
+            assert sum("a path of more than" in text for text in texts) > 290
+            back = await place.get("tree", to="back")
+            assert back.files == 200
+            with pytest.raises(CopyError, match="are the most"):
+                await place.get(*["x" * 1000] * 600)
+
+    run(main())
+    one = base / "file7"
+    assert (place.served / one.relative_to(place.own)).read_bytes() == b"7"
+    assert (place.own / "back" / one.relative_to(place.own / "tree")).read_bytes() == b"7"
 
 
 def test_a_file_is_replaced_and_no_clobber_leaves_it(place: Place) -> None:

@@ -46,7 +46,7 @@ async def copy_to(
             return
         if len(sources) > 1:
             options = replace(options, into=True)
-        ask = Ask(Op.PUT, options.flags, b"", NO_PROOF, pack_paths([os.fsencode(destination)]))
+        ask = Ask(Op.PUT, options.flags, b"", NO_PROOF, _paths([destination]))
         async with _asked(host, port, ask, secret, device) as talk:
             await Sender(talk, found, options, report).run()
 
@@ -66,7 +66,7 @@ async def copy_from(
     with ExitStack() as stack:
         names = [os.fsencode(one).rstrip(b"/").rpartition(b"/")[2] or b"." for one in sources]
         target = _target(stack, destination, options.into or len(sources) > 1, names)
-        ask = Ask(Op.GET, options.flags, b"", NO_PROOF, pack_paths(list(map(os.fsencode, sources))))
+        ask = Ask(Op.GET, options.flags, b"", NO_PROOF, _paths(sources))
         async with _asked(host, port, ask, secret, device) as talk:
             await Receiver(talk, target, options, report).run()
 
@@ -94,6 +94,13 @@ async def _asked(
         if not proofs.equal(go.proof, proofs.server_proof(secret, hello.nonce, ask.nonce)):
             raise CopyError("the server does not know the secret")
         yield talk
+
+
+def _paths(paths: Sequence[str]) -> bytes:
+    try:
+        return pack_paths(list(map(os.fsencode, paths)))
+    except ValueError as error:
+        raise CopyError(str(error)) from None
 
 
 def _can_open(path: str, report: Report) -> bool:

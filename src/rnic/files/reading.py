@@ -56,7 +56,8 @@ class _Found(NamedTuple):
 
 
 def complaint(shown: bytes, error: OSError | str, what: str = "cannot open") -> Complaint:
-    """In the words of cp."""
+    """In the words of cp. What is no path is told by its beginning."""
+    shown = shown[: records.PATH_MOST]
     why = error if isinstance(error, str) else error.strerror
     return Complaint(shown, f"{what} '{printable(shown)}': {why}".encode())
 
@@ -132,7 +133,7 @@ def pack(sources: list[Source], options: Options, books: Outgoing) -> Iterator[l
                 batch, size = [], 0
                 continue
             batch.append(one)
-            size += records.PATH_MOST // 16 + (len(one.content) if isinstance(one, Small) else 0)
+            size += sum(len(field) for field in one if isinstance(field, bytes))
             if size >= PACK or len(batch) >= PACK_FILES:
                 yield batch
                 batch, size = [], 0

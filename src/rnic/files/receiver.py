@@ -49,6 +49,7 @@ from rnic.files.writing import DAMAGED, Partial, Target, dress_folder, exists, s
 __all__ = ["Receiver"]
 
 MOST_TASKS = 8 * SLOTS
+_AT_A_TIME = 64
 
 
 class _File:
@@ -340,7 +341,9 @@ class Receiver:
         complaints: list[Complaint] = await self._in_names(self._dress_folders)
         for one in complaints:
             self.report.failed(one.path, printable(one.text))
-        await self._talk.send(*complaints, Finished())
+        for at in range(0, len(complaints), _AT_A_TIME):  # a message is not for any number of paths
+            await self._talk.send(*complaints[at : at + _AT_A_TIME])
+        await self._talk.send(Finished())
         if not self._failed.done():
             self._failed.set_result(None)
 

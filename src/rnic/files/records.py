@@ -52,6 +52,7 @@ INLINE = 65536
 """A file of at most so many bytes travels in one record."""
 PATH_MOST = 4096
 MESSAGE_MOST = 1 << 19
+PATHS_MOST = MESSAGE_MOST - 1024
 NO_PROOF = NO_DIGEST = bytes(32)
 
 
@@ -366,11 +367,16 @@ _LENGTH = Struct("<H")
 
 
 def pack_paths(paths: Sequence[bytes]) -> bytes:
-    """The paths of an Ask; ValueError for one that is too long."""
+    """The paths of an Ask; ValueError for one that is too long, or more than one Ask takes."""
     for one in paths:
         if len(one) > PATH_MOST:
             raise ValueError(f"a path of {len(one)} bytes, there is room for {PATH_MOST}")
-    return b"".join(_LENGTH.pack(len(one)) + one for one in paths)
+    found = b"".join(_LENGTH.pack(len(one)) + one for one in paths)
+    if len(found) > PATHS_MOST:
+        raise ValueError(
+            f"{len(paths)} paths of {len(found)} bytes, {PATHS_MOST} are the most: copy a directory"
+        )
+    return found
 
 
 def unpack_paths(data: bytes) -> list[bytes]:
