@@ -22,7 +22,7 @@ from rnic.files.options import CHUNK, SLOTS
 from rnic.files.records import INLINE, digest
 from rnic.files.state import Pace
 from rnic.files.talk import ALIVE, QUIET
-from rnic.files.writing import Partial
+from rnic.files.writing import RESUMABLE, Partial
 from rnic.records import replace
 
 SIZES = [0, 1, INLINE, INLINE + 1, CHUNK, 3 * CHUNK + 17]
@@ -205,6 +205,33 @@ def test_long_paths_and_longer_ones(place: Place, monkeypatch: pytest.MonkeyPatc
     one = base / "file7"
     assert (place.served / one.relative_to(place.own)).read_bytes() == b"7"
     assert (place.own / "back" / one.relative_to(place.own / "tree")).read_bytes() == b"7"
+
+
+def test_what_cannot_be_stored_is_not_sent(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a file that is worth a question; the copy goes on with the next one."""
+    for name in ("large", "other"):
+        with (place.own / name).open("wb") as file:
+            file.write(bytes(CHUNK))
+            file.truncate(RESUMABLE)
+    (place.served / "large").mkdir()
+    write, writes = rnic.aio.Connection.write, 0
+
+    async def counted(*args: Any) -> None:
+        nonlocal writes
+        writes += 1
+        await write(*args)
+
+    monkeypatch.setattr(rnic.aio.Connection, "write", counted)
+
+    async def main() -> None:
+        async with place.server():
+            report = await place.put("large", "other")
+            assert report.files == 1
+            assert [text for _, text in report.failures] == ["cannot copy 'large': Is a directory"]
+
+    run(main())
+    assert writes == 1
+    assert content(place.served) == {"large": None, "other": (place.own / "other").read_bytes()}
 
 
 def test_a_file_is_replaced_and_no_clobber_leaves_it(place: Place) -> None:

@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from errno import EISDIR
 from typing import Any
 
@@ -214,6 +214,8 @@ class Receiver:
         self._books.end(entry.id)
         del self._files[entry.id]
         done = Done(entry.id, Status.SKIPPED, b"")
+        if file.why:
+            done = Done(entry.id, Status.FAILED, file.why.encode(errors="replace"))
         self._count(entry, done)
         return [answer, done]
 
@@ -273,8 +275,11 @@ class Receiver:
                 else:
                     file.partial.begin(0)
         except (OSError, ValueError) as error:
-            file.why = words(error)
+            file.why, verdict = words(error), Verdict.SKIP
         if entry.asks:
+            if file.why:  # the sender need not send it
+                with suppress(OSError):
+                    file.drop()
             file.answer = Opened(entry.id, verdict, have, known)
         return file
 

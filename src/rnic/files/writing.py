@@ -153,7 +153,7 @@ class Partial:
 
     def __init__(self, tree: Tree, parts: Parts, entry: Open) -> None:
         """Open what an interrupted copy has left of the same file, or a new one."""
-        if not parts:
+        if not parts or tree.is_folder(parts):
             raise OSError(EISDIR, "cannot overwrite the directory with a file")
         self.entry, self._name = entry, parts[-1]
         self.failed: str | None = None
