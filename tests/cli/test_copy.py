@@ -105,6 +105,14 @@ def test_a_server_takes_all_descriptors_that_it_may_have(rnic: Start, words: lis
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def test_a_server_of_another_kind(rnic: Start, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    port = rnic("kv", "serve", "-p", 0).listening()
+    result = rnic("cp", "-p", port, tmp_path / "file", f"{HOST}:").wait()
+    assert result.status == 1
+    assert result.err.startswith(f"rnic: no greeting of rnic serve came from {HOST} port {port}: ")
+
+
 def test_the_secret_of_a_file(rnic: Start, served: Path, tmp_path: Path) -> None:
     for name, text in (("right", "abc\n"), ("wrong", "abd\n"), ("empty", "\n")):
         (tmp_path / name).write_text(text)

@@ -308,3 +308,11 @@ def test_tasks_with_locks_counters_and_groups() -> None:
 
     asyncio.run(with_clients(partial(WordMemory, locks=2, counters=1), 3, AsyncWords, count))
     asyncio.run(with_clients(partial(GroupMemory, members=3, room=80), 3, AsyncGroup, reduce))
+
+
+def test_a_key_of_the_wrong_type_says_so() -> None:
+    with served(StoreMemory, slots=8, value_size=8) as (port, _), client(Store, port) as store:
+        with pytest.raises(TypeError, match=r"key\.encode"):
+            store.get("key", WAIT)
+        with pytest.raises(TypeError, match=r"key\.encode"):
+            store.put("key", b"", timeout=WAIT)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+from array import array
 from random import Random
 
 import pytest
@@ -144,6 +146,14 @@ def test_a_server_that_leaves_gets_no_calls() -> None:
 def test_calls_that_cannot_be_are_refused(method: str, body: bytes) -> None:
     with pytest.raises(ValueError, match="bytes"):
         asking().begin(method, body, None, "a")
+
+
+def test_a_call_of_the_wrong_type_says_so() -> None:
+    for body, why in (("text", "text.encode"), (None, "buffer")):
+        with pytest.raises(TypeError, match=re.escape(why)):
+            asking().begin("m", body, None, "a")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="80000 bytes"):
+        asking().begin("m", array("d", bytes(80_000)), None, "a")  # type: ignore[arg-type]
 
 
 # ------------------------------------------------------------------------------------ the server's table

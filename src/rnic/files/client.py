@@ -80,7 +80,10 @@ async def _asked(
         told(conn, "the client was interrupted"),
     ):
         talk = Talk(conn)
-        hello = await talk.next(Hello)
+        try:
+            hello = await talk.next(Hello)
+        except CopyError as error:
+            raise CopyError(f"no greeting of rnic serve came from {host} port {port}: {error}") from None
         if hello.version != VERSION:
             raise CopyError(f"the server speaks version {hello.version}, this end version {VERSION}")
         if hello.rights & Right.SECRET and secret is None:

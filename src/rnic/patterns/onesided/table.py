@@ -99,7 +99,10 @@ class Key(NamedTuple):
 
     @classmethod
     def of(cls, key: bytes, geometry: Geometry) -> Key:
-        """ValueError if no key is so short or long."""
+        """ValueError if no key is so short or long, TypeError for what is no bytes."""
+        if not isinstance(key, bytes):
+            cure = ": give key.encode()" if isinstance(key, str) else ""
+            raise TypeError(f"a key is bytes, not {type(key).__name__}{cure}")
         if not 1 <= len(key) <= LONGEST_KEY:
             raise ValueError(f"a key of {len(key)} bytes: it has 1 to {LONGEST_KEY}")
         known = int.from_bytes(blake2b(key, digest_size=16).digest(), "little")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
+from rnic.endpoint.buffers import flat
 from rnic.endpoint.errors import ClosedError
 from rnic.patterns.cursor import LiarError
 from rnic.patterns.rpc.errors import RefusedCallError, Status
@@ -41,14 +42,17 @@ class Asking(Generic[T]):
         return len(self._waiting)
 
     def check(self, method: str, body: bytes) -> int:
-        """Bytes of a call; ValueError if it cannot be, RefusedCallError if the server takes none any more."""
+        """Bytes of a call; ValueError or TypeError if it cannot be, RefusedCallError if the server takes none
+        any more.
+        """
         if self._leaving is not None:
             raise RefusedCallError(Status.LEAVING, self._leaving)
+        nbytes = flat(body, "call()").nbytes
         if not 1 <= len(method.encode()) <= LONGEST_NAME:
             raise ValueError(f"a method's name of {len(method.encode())} bytes: give 1 to {LONGEST_NAME}")
-        if len(body) > self.max_body:
-            raise ValueError(f"a body of {len(body)} bytes: max_body is {self.max_body}")
-        return len(body) + OVERHEAD
+        if nbytes > self.max_body:
+            raise ValueError(f"a body of {nbytes} bytes: max_body is {self.max_body}")
+        return nbytes + OVERHEAD
 
     def has_room(self, nbytes: int) -> bool:
         """Whether a call of so many bytes may begin."""
