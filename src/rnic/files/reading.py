@@ -24,6 +24,7 @@ __all__ = ["CHANGED", "Large", "Source", "count", "extents", "pack", "prefix", "
 
 PACK = 192 * 1024  # bytes of contents in one message
 PACK_FILES = 256
+_HEAD = 64  # at least what a record has beside its fields of bytes
 _TRIES = 3  # of a small file that changes while it is read
 CHANGED = "the file changed while it was copied"
 
@@ -56,7 +57,8 @@ class _Found(NamedTuple):
 
 
 def complaint(shown: bytes, error: OSError | str, what: str = "cannot open") -> Complaint:
-    """In the words of cp."""
+    """In the words of cp. A path that is longer than any system takes is cut."""
+    shown = shown[: records.PATH_MOST]
     why = error if isinstance(error, str) else error.strerror
     return Complaint(shown, f"{what} '{printable(shown)}': {why}".encode())
 
@@ -133,7 +135,7 @@ def pack(sources: list[Source], options: Options, books: Outgoing) -> Iterator[l
                 batch, size = [], 0
                 continue
             batch.append(one)
-            size += records.PATH_MOST // 16 + (len(one.content) if isinstance(one, Small) else 0)
+            size += _HEAD + sum(len(field) for field in one if isinstance(field, bytes))
             if size >= PACK or len(batch) >= PACK_FILES:
                 yield batch
                 batch, size = [], 0
