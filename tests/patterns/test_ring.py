@@ -19,7 +19,7 @@ import rnic
 import rnic.aio
 from patterns.ends import HOST, WAIT, connections, ports
 from rnic.patterns.cursor import BOARD, OWN, SEEN, LiarError
-from rnic.patterns.ports import Steps
+from rnic.patterns.ports import QueuePairPort, Steps
 from rnic.patterns.ring import AsyncRingReader, AsyncRingWriter, RingReader, RingWriter
 from rnic.patterns.wait import How
 from waiting import until
@@ -319,3 +319,15 @@ def test_a_ring_has_a_size_and_a_writer() -> None:
         reader = RingReader(b, SIZE)
         with pytest.raises(ValueError, match="begin"):
             reader.get(WAIT)
+
+
+def test_a_queue_pair_without_inline_data_is_refused() -> None:
+    with ExitStack() as stack:
+        ctx = stack.enter_context(rnic.open_device("roce_lo"))
+        channels = [stack.enter_context(ctx.create_comp_channel()) for _ in range(2)]
+        cqs = [stack.enter_context(ctx.create_cq(8, channel)) for channel in channels]
+        cap = rnic.QPCap(max_inline_data=0)
+        init = rnic.QPInitAttr(send_cq=cqs[0], recv_cq=cqs[1], cap=cap)
+        qp = stack.enter_context(stack.enter_context(ctx.alloc_pd()).create_qp(init))
+        with pytest.raises(ValueError, match="max_inline_data is 0: create the queue pair with 8 or more"):
+            QueuePairPort(qp)

@@ -205,6 +205,8 @@ class QueuePairPort:
     def __init__(self, qp: rnic.QP, how: How = How.ADAPTIVE) -> None:
         if qp.recv_cq is None or qp.pd is None:
             raise ValueError("the queue pair has no recv_cq, or no protection domain")
+        if (inline := qp.cap.max_inline_data) < 8:  # words are changed while their WRITEs are on their way
+            raise ValueError(f"max_inline_data is {inline}: create the queue pair with 8 or more")
         self.qp, self._pd = qp, qp.pd
         self.sends = SendQueue(qp, how)
         self._bells = Waiter(qp.recv_cq, how)
