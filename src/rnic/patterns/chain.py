@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Chain", "QueueError", "SendQueue", "SendQueueStatistics"]
 
-_SIGNALED, _INLINE, _FENCE = SendFlags.SIGNALED, SendFlags.INLINE, SendFlags.FENCE
+_SIGNALED, _INLINE = SendFlags.SIGNALED, SendFlags.INLINE
 _CARRIES = frozenset(
     {WROpcode.SEND, WROpcode.SEND_WITH_IMM, WROpcode.RDMA_WRITE, WROpcode.RDMA_WRITE_WITH_IMM}
 )
@@ -118,7 +118,7 @@ class SendQueue:
             self._make_room(len(wrs), timeout)
         last = self._signaled
         for ticket, wr in enumerate(wrs, self.posted + 1):
-            flags = wr.send_flags & _FENCE
+            flags = wr.send_flags & ~(_SIGNALED | _INLINE)
             if ticket - last >= self.every or (signaled and wr is wrs[-1]):
                 flags |= _SIGNALED
                 last = ticket
