@@ -18,7 +18,7 @@ import pytest
 import rnic
 import rnic.aio
 from patterns.ends import HOST, WAIT, connections, ports
-from rnic.patterns.cursor import BOARD, OWN, SEEN, LiarError
+from rnic.patterns.cursor import BOARD, OWN, SEEN, WANTED, LiarError
 from rnic.patterns.ports import QueuePairPort, Steps
 from rnic.patterns.ring import AsyncRingReader, AsyncRingWriter, RingReader, RingWriter
 from rnic.patterns.wait import How
@@ -319,6 +319,17 @@ def test_a_ring_has_a_size_and_a_writer() -> None:
         reader = RingReader(b, SIZE)
         with pytest.raises(ValueError, match="begin"):
             reader.get(WAIT)
+
+
+def test_a_reader_that_asks_for_doorbells_and_takes_none_stops_no_put(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rnic.patterns.cursor._GRACE", 0.1)
+    with on_connections(1 << 16) as (writer, reader):
+        for _ in range(50):  # more than the peer's inbox takes
+            write_word(writer, WANTED, 1)
+            writer.put(b"x", 0.1)
+        assert reader.get_many(None, WAIT) == 50 * [b"x"]
 
 
 def test_a_queue_pair_without_inline_data_is_refused() -> None:

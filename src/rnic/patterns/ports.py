@@ -102,7 +102,9 @@ class CompareSwap(NamedTuple):
 
 
 class Ring(NamedTuple):
-    """Wake the peer if it sleeps."""
+    """Wake the peer if it sleeps; TimeoutError if it takes no doorbell."""
+
+    until: float | None = None
 
 
 class Sleep(NamedTuple):
@@ -251,8 +253,8 @@ class QueuePairPort:
                 with self.sends.chain(signaled=True, timeout=left(until)) as chain:
                     chain.compare_swap(SGE(self._word), compare, swap, remote.addr + offset, remote.rkey)
                 return self._old(chain.ticket, until)
-            case Ring():
-                with self.sends.chain() as chain:
+            case Ring(until):
+                with self.sends.chain(timeout=left(until)) as chain:
                     chain.write_imm(BELL)
             case Sleep(until):
                 self._take(self._bells.wait(timeout=left(until)))
@@ -327,8 +329,8 @@ class ConnectionPort:
                 return conn.fetch_add(_region(remote), n, offset, timeout=left(until))
             case CompareSwap(remote, offset, compare, swap, until):
                 return conn.compare_swap(_region(remote), compare, swap, offset, timeout=left(until))
-            case Ring():
-                conn.send(b"", tag=BELL)
+            case Ring(until):
+                conn.send(b"", tag=BELL, timeout=left(until))
             case Sleep(until):
                 conn.recv(left(until), tag=BELL)
             case Pause(seconds):
