@@ -234,6 +234,24 @@ def test_what_cannot_be_stored_is_not_sent(place: Place, monkeypatch: pytest.Mon
     assert content(place.served) == {"large": None, "other": (place.own / "other").read_bytes()}
 
 
+def test_long_paths_fill_a_message_too(place: Place) -> None:
+    count, deep = 260, place.own
+    for _ in range(9):
+        deep /= 240 * "n"
+    deep.mkdir(parents=True)
+    for number in range(count):
+        (deep / f"file {number}").write_bytes(b"content")
+        (deep / f"link {number}").symlink_to("nowhere")
+
+    async def copy() -> None:
+        async with place.server():
+            report = await place.put(".")
+            assert (report.files, report.failed_count) == (count, count)
+
+    run(copy())
+    assert list(content(place.served).values()).count(b"content") == count
+
+
 def test_a_file_is_replaced_and_no_clobber_leaves_it(place: Place) -> None:
     for name, size in (("small", 10), ("large", 200_000)):
         (place.own / name).write_bytes(bytes(size))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from patterns.ends import WAIT, queue_pairs
-from rnic import MR, QP, SGE, AccessFlags, PostError, QPAttr, QPState, SendWR, WROpcode
+from rnic import MR, QP, SGE, AccessFlags, PostError, QPAttr, QPState, SendFlags, SendWR, WROpcode
 from rnic.patterns.chain import QueueError, SendQueue
 
 ACCESS = (
@@ -92,6 +92,14 @@ def test_long_data_is_not_inline(ends: tuple[QP, MR, MR]) -> None:
         chain.write(SGE(here), there.addr, there.rkey)
     queue.wait(chain.ticket, WAIT)
     assert queue.statistics().inline == 0
+
+
+def test_other_flags_stay(ends: tuple[QP, MR, MR]) -> None:
+    qp = ends[0]
+    kept = SendFlags.SOLICITED | SendFlags.FENCE
+    wr = SendWR(opcode=WROpcode.RDMA_WRITE, send_flags=kept | SendFlags.SIGNALED)
+    SendQueue(qp, every=16).post([wr])
+    assert wr.send_flags & ~SendFlags.INLINE == kept
 
 
 def test_a_failure_is_told(ends: tuple[QP, MR, MR]) -> None:

@@ -184,6 +184,18 @@ def test_what_is_not_the_publishers_is_counted_and_forgotten() -> None:
     assert taken(feed) == [b"good"]
 
 
+def test_a_message_without_bytes_has_a_checksum_too() -> None:
+    ring = Ring()
+    feed = begun(ring)
+    good = ring.publish(b"")
+    for at in (5, 16, 17):  # CRC, number
+        hear(feed, good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+    assert (feed.ready, feed.due) == (False, False)
+    assert feed.statistics().strange == 3
+    hear(feed, good)
+    assert taken(feed) == [b""]
+
+
 @pytest.mark.parametrize("number", [1, 15, 16, 1 << 40, (1 << 64) - 1])
 @pytest.mark.parametrize("form", ["message", "announcement", "end"])
 def test_what_is_ahead_of_the_publisher_is_believed_only_if_its_board_says_so(number: int, form: str) -> None:

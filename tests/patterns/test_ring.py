@@ -18,8 +18,8 @@ import pytest
 import rnic
 import rnic.aio
 from patterns.ends import HOST, WAIT, connections, ports
-from rnic.patterns.cursor import BOARD, OWN, SEEN, LiarError
-from rnic.patterns.ports import BELL, AsyncPort, ConnectionPort, Look, Step, Steps, Write
+from rnic.patterns.cursor import BOARD, OWN, SEEN, WANTED, LiarError
+from rnic.patterns.ports import BELL, AsyncPort, ConnectionPort, Look, QueuePairPort, Step, Steps, Write
 from rnic.patterns.ring import AsyncRingReader, AsyncRingWriter, RingReader, RingWriter
 from rnic.patterns.wait import How
 from waiting import until
@@ -224,6 +224,12 @@ def test_a_cancelled_get_loses_nothing() -> None:
     asyncio.run(main())
 
 
+def knows_the_room(writer: RingWriter) -> None:
+    """All was taken, and the writer has been told: it need not wait for its next record."""
+    cursor = writer._cursor
+    until(lambda: cursor.look(cursor.own) == cursor.own, "the writer sees that all was taken")
+
+
 def interrupt(end: RingWriter | RingReader, steps: Steps[Any], at: int, done: bool) -> None:
     """Carry out a call's steps up to this one, of which the call does not learn whether it was done."""
     step = next(steps)
@@ -239,6 +245,7 @@ def test_a_put_that_was_interrupted_is_made_up_for(ring: tuple[RingWriter, RingR
     writer, reader = ring
     heard = []
     for n in range(100):
+        knows_the_room(writer)
         interrupt(writer, writer._put_many([b"%d" % n * 100, b""], None), 0, done)
         if done:
             heard += reader.get_many(dice := 1 + n % 2, WAIT)
@@ -431,3 +438,26 @@ def test_a_ring_has_a_size_and_a_writer() -> None:
         reader = RingReader(b, SIZE)
         with pytest.raises(ValueError, match="begin"):
             reader.get(WAIT)
+
+
+def test_a_reader_that_asks_for_doorbells_and_takes_none_stops_no_put(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rnic.patterns.cursor._GRACE", 0.1)
+    with on_connections(1 << 16) as (writer, reader):
+        for _ in range(50):  # more than the peer's inbox takes
+            write_word(writer, WANTED, 1)
+            writer.put(b"x", 0.1)
+        assert reader.get_many(None, WAIT) == 50 * [b"x"]
+
+
+def test_a_queue_pair_without_inline_data_is_refused() -> None:
+    with ExitStack() as stack:
+        ctx = stack.enter_context(rnic.open_device("roce_lo"))
+        channels = [stack.enter_context(ctx.create_comp_channel()) for _ in range(2)]
+        cqs = [stack.enter_context(ctx.create_cq(8, channel)) for channel in channels]
+        cap = rnic.QPCap(max_inline_data=0)
+        init = rnic.QPInitAttr(send_cq=cqs[0], recv_cq=cqs[1], cap=cap)
+        qp = stack.enter_context(stack.enter_context(ctx.alloc_pd()).create_qp(init))
+        with pytest.raises(ValueError, match="max_inline_data is 0: create the queue pair with 8 or more"):
+            QueuePairPort(qp)

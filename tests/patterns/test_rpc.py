@@ -374,11 +374,17 @@ class Handlers:
             raise
         return body
 
+    async def meet(self, body: bytes) -> bytes:
+        other = asyncio.get_running_loop().create_future()
+        other.cancel()
+        await other
+        return body
+
     def thread(self, _: bytes) -> bytes:
         return threading.current_thread().name.encode()
 
     def server(self, **options: Any) -> AsyncServer:
-        names = ("upper", "wait", "thread")
+        names = ("upper", "wait", "meet", "thread")
         return AsyncServer({name: getattr(self, name) for name in names} | {"fail": fail}, **options)
 
 
@@ -442,6 +448,14 @@ def test_a_cancelled_call_cancels_its_handler(way: str) -> None:
         await turns(lambda: not client.outstanding)
         assert call.cancelled()
         assert handlers.seen == ["begins", "cancelled"]
+
+    run(way, test)
+
+
+def test_a_handler_that_meets_the_cancellation_of_something_else_has_failed(way: str) -> None:
+    async def test(client: AsyncClient, *_: object) -> None:
+        with pytest.raises(RemoteError, match="CancelledError"):
+            await client.call("meet", b"", WAIT)
 
     run(way, test)
 

@@ -24,6 +24,7 @@ __all__ = ["CHANGED", "Large", "Source", "count", "extents", "pack", "prefix", "
 
 PACK = 192 * 1024  # bytes of contents in one message
 PACK_FILES = 256
+_HEAD = 64  # at least what a record has beside its fields of bytes
 _TRIES = 3  # of a small file that changes while it is read
 CHANGED = "the file changed while it was copied"
 
@@ -133,7 +134,7 @@ def pack(sources: list[Source], options: Options, books: Outgoing) -> Iterator[l
                 batch, size = [], 0
                 continue
             batch.append(one)
-            size += sum(len(field) for field in one if isinstance(field, bytes))
+            size += _HEAD + sum(len(field) for field in one if isinstance(field, bytes))
             if size >= PACK or len(batch) >= PACK_FILES:
                 yield batch
                 batch, size = [], 0

@@ -34,7 +34,7 @@ __all__ = ["Chain", "QueueError", "SendQueue", "SendQueueStatistics"]
 
 LIFE = 1.0
 """Seconds without a sign of life after which who waits asks the peer's device for one."""
-_SIGNALED, _INLINE, _FENCE = SendFlags.SIGNALED, SendFlags.INLINE, SendFlags.FENCE
+_SIGNALED, _INLINE = SendFlags.SIGNALED, SendFlags.INLINE
 _CARRIES = frozenset(
     {WROpcode.SEND, WROpcode.SEND_WITH_IMM, WROpcode.RDMA_WRITE, WROpcode.RDMA_WRITE_WITH_IMM}
 )
@@ -121,7 +121,7 @@ class SendQueue:
             self._make_room(len(wrs), timeout)
         last = self._signaled
         for ticket, wr in enumerate(wrs, self.posted + 1):
-            flags = wr.send_flags & _FENCE
+            flags = wr.send_flags & ~(_SIGNALED | _INLINE)
             if ticket - last >= self.every or (signaled and wr is wrs[-1]):
                 flags |= _SIGNALED
                 last = ticket

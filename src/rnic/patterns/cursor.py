@@ -20,6 +20,7 @@ and does not sleep.
 from __future__ import annotations
 
 import struct
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from rnic.patterns.ports import Look, Piece, Read, Ring, Sleep, Steps, Write
@@ -36,6 +37,7 @@ BOARD = 64  # bytes
 SEEN, WANTED, OWN, COPY, ASKED = range(0, 40, 8)
 _WORD = struct.Struct("<Q")
 _SPINS = 200
+_GRACE = 1.0  # seconds that a doorbell has at least
 
 
 class LiarError(ConnectionError):
@@ -65,8 +67,12 @@ class Cursor:
         self.seen = found
         return found
 
-    def publish(self, number: int, pieces: list[Piece]) -> Steps[None]:
-        """Write these pieces, and then this end's new number."""
+    def publish(self, number: int, pieces: list[Piece], until: float | None) -> Steps[None]:
+        """Write these pieces, and then this end's new number.
+
+        A peer that asks for a doorbell, and takes none, costs a second, or the time that is left; it is rung
+        again with the next number.
+        """
         self.own = number
         _WORD.pack_into(self._mr.buf, OWN, number)
         pieces.append(Piece(OWN, 8, SEEN))
@@ -76,10 +82,11 @@ class Cursor:
             _WORD.pack_into(self._mr.buf, WANTED, 0)
             self.rung += 1
             try:
-                yield Ring()
-            except BaseException:  # perhaps it has not rung: the next call does
+                yield Ring(None if until is None else max(until, monotonic() + _GRACE))
+            except BaseException as error:  # perhaps it has not rung: the next call does
                 _WORD.pack_into(self._mr.buf, WANTED, wanted)
-                raise
+                if not isinstance(error, TimeoutError):
+                    raise
         self.told = number
 
     def beyond(self, value: int, most: int, until: float | None, what: str) -> Steps[None]:

@@ -102,7 +102,9 @@ class CompareSwap(NamedTuple):
 
 
 class Ring(NamedTuple):
-    """Wake the peer if it sleeps."""
+    """Wake the peer if it sleeps; TimeoutError if it takes no doorbell."""
+
+    until: float | None = None
 
 
 class Sleep(NamedTuple):
@@ -205,6 +207,8 @@ class QueuePairPort:
     def __init__(self, qp: rnic.QP, how: How = How.ADAPTIVE) -> None:
         if qp.recv_cq is None or qp.pd is None:
             raise ValueError("the queue pair has no recv_cq, or no protection domain")
+        if (inline := qp.cap.max_inline_data) < 8:  # words are changed while their WRITEs are on their way
+            raise ValueError(f"max_inline_data is {inline}: create the queue pair with 8 or more")
         self.qp, self._pd = qp, qp.pd
         self.sends = SendQueue(qp, how)
         self._bells = Waiter(qp.recv_cq, how)
@@ -249,8 +253,8 @@ class QueuePairPort:
                 with self.sends.chain(signaled=True, timeout=left(until)) as chain:
                     chain.compare_swap(SGE(self._word), compare, swap, remote.addr + offset, remote.rkey)
                 return self._old(chain.ticket, until)
-            case Ring():
-                with self.sends.chain() as chain:
+            case Ring(until):
+                with self.sends.chain(timeout=left(until)) as chain:
                     chain.write_imm(BELL)
             case Sleep(until):
                 self._take(self.sends.wait_for_peer(self._bells, left(until)))
@@ -325,8 +329,8 @@ class ConnectionPort:
                 return conn.fetch_add(_region(remote), n, offset, timeout=left(until))
             case CompareSwap(remote, offset, compare, swap, until):
                 return conn.compare_swap(_region(remote), compare, swap, offset, timeout=left(until))
-            case Ring():
-                conn.send(b"", tag=BELL)
+            case Ring(until):
+                conn.send(b"", tag=BELL, timeout=left(until))
             case Sleep(until):
                 conn.recv(left(until), tag=BELL)
             case Pause(seconds):

@@ -84,7 +84,7 @@ class _Writer:
             raise ValueError("put() behind end()")
         if long := next((len(record) for record in left if len(record) > self.longest), None):
             raise ValueError(f"a record of {long} bytes: this ring takes {self.longest} at most")
-        yield from self._settle()
+        yield from self._settle(until)
         while left:
             begin = self._cursor.own
             tail = self._lay(begin, left)
@@ -92,10 +92,10 @@ class _Writer:
                 need = begin + self._need(begin, len(left[0])) - self._size
                 yield from self._cursor.beyond(need - 1, begin, until, "put")
             else:
-                yield from self._cursor.publish(tail, self._pieces(begin, tail))
+                yield from self._cursor.publish(tail, self._pieces(begin, tail), until)
 
     def _end(self, until: float | None) -> Steps[None]:
-        yield from self._settle()
+        yield from self._settle(until)
         if self._ended:
             return
         begin = self._cursor.own
@@ -103,16 +103,16 @@ class _Writer:
         at = begin % self._size
         _LENGTH.pack_into(self.mr.buf, BOARD + at, _END)
         self._ended = True
-        yield from self._cursor.publish(begin + 8, self._pieces(begin, begin + 8))
+        yield from self._cursor.publish(begin + 8, self._pieces(begin, begin + 8), until)
 
-    def _settle(self) -> Steps[None]:
+    def _settle(self, until: float | None) -> Steps[None]:
         """Put again what a call that was interrupted has laid, and perhaps not put; it must not be another
         record, as the reader may have it already.
         """
         cursor = self._cursor
         if cursor.told < cursor.own:
             begin = max(cursor.told, cursor.look(cursor.own))
-            yield from cursor.publish(cursor.own, self._pieces(begin, cursor.own))
+            yield from cursor.publish(cursor.own, self._pieces(begin, cursor.own), until)
 
     def _need(self, tail: int, record: int) -> int:
         """Bytes that a record takes there, with those that are skipped ahead of it."""
@@ -241,13 +241,13 @@ class _Reader:
         if most is not None and most < 1:
             raise ValueError(f"at most {most} records: give 1 or more, or None")
         if cursor.told < cursor.own and not (self._taken or self.ended):  # a call was interrupted
-            yield from cursor.publish(cursor.own, [])
+            yield from cursor.publish(cursor.own, [], until)
         while not (self._taken or self.ended):
             yield from cursor.beyond(self._head, self._head + self._size, until, "get")
             self._taken = self._take(cursor.seen, most)
             if self._head - cursor.own >= self._size // 4 or self._head == cursor.seen:
                 with suppress(EOFError, ConnectionError, VerbsError):  # a writer that is gone needs no room
-                    yield from cursor.publish(self._head, [])
+                    yield from cursor.publish(self._head, [], until)
         found = self._taken[:most]
         del self._taken[:most]
         return found

@@ -96,7 +96,7 @@ class _Writer:
         """What was WRITTEN is there when this has looked; and the reader looks, too."""
         yield from self._look(until)
         if self._word(WAITING):
-            yield Ring()
+            yield Ring(until)
 
     def _claim(self, until: float | None) -> Steps[int]:
         """The number of a record whose slot is this writer's now.

@@ -122,7 +122,9 @@ class Feed:
             self._duplicates += 1
         elif not body and length == END:
             self._claim(number)
-        elif length > self._longest or (body and (body != length or not is_whole(data, crc, length))):
+        elif length > self._longest or (
+            (body or not length) and (body != length or not is_whole(data, crc, length))
+        ):
             self._strange += 1
         elif body != length or number >= self._next + self._slots or len(self._early) >= _EARLY:
             self._claim(number + 1)

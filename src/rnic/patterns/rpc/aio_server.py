@@ -169,9 +169,11 @@ class _Session:
         try:
             async with limit:
                 result = await self._server._carry_out(order)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             if not order.cancelled:
-                raise
+                if task.cancelling():
+                    raise
+                result = error  # of something that the handler has awaited
         except Exception as error:
             result = error
         finally:
