@@ -237,27 +237,6 @@ def test_writers_that_are_killed_while_they_write_leave_whole_records() -> None:
         assert theirs == [b"%d %d %s" % (n, m, bytes(m % 50)) for m in range(len(theirs))]
 
 
-@pytest.mark.roce
-@pytest.mark.parametrize("loss", [0.01, 0.05])
-def test_loss(loss: float) -> None:
-    said = records(3, 300, 100)
-    with (
-        reading(slots=32, size=120) as (reader, port),
-        writing(port) as writer,
-        ThreadPoolExecutor(1) as pool,
-    ):
-        context: Any = reader.mr.pd.context
-        context.set_faults(rnic.Faults(loss=loss, seed=2))
-        writing_them = pool.submit(writer.put_many, said, WAIT)
-        heard: list[bytes] = []
-        while len(heard) < len(said):
-            heard += reader.get_many(timeout=WAIT)
-        assert heard == said
-        writing_them.result(WAIT)
-        assert context.counters().fault_lost > 0
-        context.set_faults(None)
-
-
 def claim(writer: ManyWriter) -> int:
     """As put() begins."""
     return run(writer._port, writer._claim(None))

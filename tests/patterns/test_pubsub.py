@@ -63,24 +63,6 @@ def test_messages_of_every_length_come_whole_and_in_order() -> None:
             publisher.publish(b"")
 
 
-@pytest.mark.parametrize("loss", [0.01, 0.05])
-def test_what_is_lost_is_repaired_for_all(loss: float) -> None:
-    """The connections lose packets, too."""
-    said = messages(1, 400, 2000)
-    with published(size=2000) as (publisher, port), ThreadPoolExecutor(MANY) as pool, ExitStack() as stack:
-        subscribers = [stack.enter_context(subscribed(port)) for _ in range(MANY)]
-        hearing = [pool.submit(all_of, one) for one in subscribers]
-        publisher.context.set_faults(Faults(loss=loss, seed=3))
-        for begin in range(0, len(said), 10):
-            publisher.publish_many(said[begin : begin + 10], WAIT)
-        publisher.end(WAIT)
-        for one in hearing:
-            assert one.result(WAIT) == (said, 0)
-        assert publisher.context.counters().fault_lost > 0
-        assert all(one.statistics().repaired > 0 for one in subscribers)
-        publisher.context.set_faults(None)
-
-
 def lossy(subscriber: Subscriber, loss: float, seed: int) -> Subscriber:
     """It loses datagrams of its own, and its connection none: one that loses so many does not last."""
     dice, feed = random.Random(seed), subscriber._feed

@@ -218,23 +218,6 @@ def test_measuring_alone_ends_the_channel() -> None:
             b.recv(WAIT)
 
 
-@both_ways
-@pytest.mark.parametrize("loss", [0.01, 0.05])
-def test_loss_changes_nothing(how: str, loss: float) -> None:
-    with ends(how) as (a, b), beside(echo, b):
-        contexts = [cast(rnic.Context, end._channel.qp.context) for end in (a, b)]
-        for ctx in contexts:
-            ctx.set_faults(rnic.Faults(seed=5, loss=loss))
-        rows = np.frombuffer(data(400_000), np.uint8).reshape(100, 4000)[:, :3000]
-        for _ in range(2):
-            a.send(rows, WAIT)
-            assert a.recv(WAIT) == rows.tobytes()
-        assert sum(ctx.counters()["fault_lost"] for ctx in contexts) > 0
-        for ctx in contexts:
-            ctx.set_faults(None)
-        a.close(WAIT)
-
-
 # ------------------------------------------------------------------------------------ time limits
 
 
