@@ -99,10 +99,10 @@ def credits_(losing: Losing) -> str:
 
 def rpc(losing: Losing) -> str:
     said = records(150, 3000)
-    with connections() as pair, answered(pair, Server({"upper": bytes.upper})) as caller:
-        with losing_here(losing):
-            calls = [caller.start("upper", one, WAIT) for one in said]
-            assert [one.result() for one in calls] == [one.upper() for one in said]
+    server = Server({"upper": bytes.upper})
+    with connections() as pair, answered(pair, server) as caller, losing_here(losing):
+        calls = [caller.start("upper", one, WAIT) for one in said]
+        assert [one.result() for one in calls] == [one.upper() for one in said]
     return f"{len(said)} replies"
 
 
@@ -138,9 +138,9 @@ def words(losing: Losing) -> str:
                     plain[0] = before + 1
         return numbers
 
-    with served(WordMemory, locks=1, counters=1) as (port, _), ThreadPoolExecutor(MEMBERS) as pool:
-        with losing_here(losing):
-            numbers = [number for found in pool.map(use, range(MEMBERS)) for number in found]
+    memory = served(WordMemory, locks=1, counters=1)
+    with memory as (port, _), ThreadPoolExecutor(MEMBERS) as pool, losing_here(losing):
+        numbers = [number for found in pool.map(use, range(MEMBERS)) for number in found]
     assert plain == [MEMBERS * times]
     assert sorted(numbers) == list(range(MEMBERS * times))
     return f"{MEMBERS * times} holders of a lock, and a counter"
@@ -156,9 +156,9 @@ def group(losing: Losing) -> str:
                 assert (total == MEMBERS * n + sum(range(MEMBERS))).all()
                 one.barrier(WAIT)
 
-    with served(GroupMemory, members=MEMBERS, room=4000) as (port, _), ThreadPoolExecutor(MEMBERS) as pool:
-        with losing_here(losing):
-            list(pool.map(use, range(MEMBERS)))
+    memory = served(GroupMemory, members=MEMBERS, room=4000)
+    with memory as (port, _), ThreadPoolExecutor(MEMBERS) as pool, losing_here(losing):
+        list(pool.map(use, range(MEMBERS)))
     return f"{times} sums and barriers of {MEMBERS} members"
 
 

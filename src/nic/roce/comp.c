@@ -55,7 +55,7 @@ static void measure(struct requester *req, uint32_t psn, uint64_t now) {
     uint64_t sample = now - req->timed_at;
     bool first = !req->srtt;
     req->srtt = first || req->guessed ? sample : req->srtt - req->srtt / 8 + sample / 8;
-    req->guessed = first && req->probes;
+    req->guessed = first && (req->guessed || req->probes);
     req->timing = false;
 }
 

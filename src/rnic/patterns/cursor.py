@@ -15,11 +15,16 @@ No wake-up is lost. Whoever publishes stores OWN and WRITEs it to the peer's SEE
 Whoever will sleep WRITEs the peer's WANTED, and then READs the peer's OWN, which the peer's device carries
 out in this order. So either the one sees that the other sleeps, and rings; or the other sees the new number,
 and does not sleep.
+
+A sleep has an end after a second, and then begins anew with its READ: nothing else tells an end that only
+waits on a queue pair that its peer has died.
 """
 
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from rnic.patterns.ports import Look, Piece, Read, Ring, Sleep, Steps, Write
@@ -36,6 +41,7 @@ BOARD = 64  # bytes
 SEEN, WANTED, OWN, COPY, ASKED = range(0, 40, 8)
 _WORD = struct.Struct("<Q")
 _SPINS = 200
+NAP = 1.0  # seconds
 
 
 class LiarError(ConnectionError):
@@ -94,7 +100,9 @@ class Cursor:
                 continue  # it is on its way
             if self.look(most) <= value:
                 self.slept += 1
-                yield Sleep(until)
+                nap = monotonic() + NAP
+                with suppress(TimeoutError):
+                    yield Sleep(nap if until is None else min(nap, until))
 
     def _announce(self, value: int, most: int, until: float | None) -> Steps[bool]:
         """Say that this end will sleep at `value`; whether it may."""
