@@ -362,9 +362,7 @@ void req_rewind(struct qp *qp) {
     req->unasked = req->refused ? ACK_EVERY : 0;
     req->probed_part = false;
     if (req->srtt)
-        req->timing = false; /* Karn: an answer to a repeated packet times nothing; the first one is better than none, */
-    else
-        req->guessed = true; /* until the next one: with a timeout in it, each later loss would wait as long */
+        req->timing = false; /* Karn: an answer to a repeated packet times nothing; the first one is better than none */
     if (req->next != wq_head(&qp->sq) && sq_wqe(&qp->sq, req->next)->started)
         req->pkt = psn_mask(req->una - sq_wqe(&qp->sq, req->next)->first_psn);
     while (req->rd_count && psn_diff(req->rd_end[(req->rd_head + req->rd_count - 1) % MAX_RD_ATOMIC], req->una) > 0)
