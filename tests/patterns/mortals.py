@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import rnic
-from patterns.ends import HOST, WAIT, queue_pair
+from patterns.ends import HOST, WAIT, channel_through, queue_pair
 from patterns.test_onesided import one_more
 from rnic.patterns.credits import Channel
 from rnic.patterns.many import ManyReader, ManyWriter
@@ -190,27 +190,29 @@ def publishing(way: Way, busy: bool) -> None:
             threading.Event().wait(1e-4)  # others run, too
 
 
-@contextmanager
-def on_queue_pair(way: Way) -> Iterator[rnic.QP]:
-    """Connected with the one at the other end of the pipe."""
-    with ExitStack() as stack:
-        qp = queue_pair(stack)
-        connect_through(qp, way)
-        yield qp
-
-
 def a_channel(way: Way, act: Act) -> None:
-    with on_queue_pair(way) as qp, ExitStack() as stack:
-        channel = Channel(qp)
+    with ExitStack() as stack:
+        channel = channel_through(queue_pair(stack), way)
         stack.callback(channel.abort)
         act(channel)
 
 
 def a_rendezvous(way: Way, act: Act, how: Any) -> None:
-    with on_queue_pair(way) as qp, ExitStack() as stack:
-        end = Rendezvous(Channel(qp), how)
+    with ExitStack() as stack:
+        end = Rendezvous(channel_through(queue_pair(stack), way), how)
         stack.callback(end.abort)
         act(end)
+
+
+@contextmanager
+def a_port(way: Way) -> Iterator[QueuePairPort]:
+    """On a queue pair that is connected with the one at the other end of the pipe."""
+    with ExitStack() as stack:
+        qp = queue_pair(stack)
+        connect_through(qp, way)
+        port = QueuePairPort(qp)
+        stack.callback(port.close)
+        yield port
 
 
 def _tell(way: Way, window: Window) -> None:
@@ -218,26 +220,18 @@ def _tell(way: Way, window: Window) -> None:
 
 
 def a_writer(way: Way, act: Act) -> None:
-    with on_queue_pair(way) as qp:
-        port = QueuePairPort(qp)
+    with a_port(way) as port:
         writer = RingWriter(port, Window(*way.recv()))
         _tell(way, port.window(writer.mr))
-        try:
-            act(writer)
-        finally:
-            port.close()
+        act(writer)
 
 
 def a_reader(way: Way, act: Act) -> None:
-    with on_queue_pair(way) as qp:
-        port = QueuePairPort(qp)
+    with a_port(way) as port:
         reader = RingReader(port, RING)
         _tell(way, port.window(reader.mr))
         reader.begin(Window(*way.recv()))
-        try:
-            act(reader)
-        finally:
-            port.close()
+        act(reader)
 
 
 def write_over(conn: rnic.Connection) -> None:

@@ -94,6 +94,7 @@ def test_long_data_is_not_inline(ends: tuple[QP, MR, MR]) -> None:
     assert queue.statistics().inline == 0
 
 
+@pytest.mark.roce  # over iWARP a WRITE is complete when TCP has it
 def test_a_failure_is_told(ends: tuple[QP, MR, MR]) -> None:
     qp, here, there = ends
     queue = SendQueue(qp)

@@ -17,13 +17,12 @@ import pytest
 
 import rnic
 from forked import FORKS
-from patterns.ends import WAIT, queue_pair, queue_pairs
+from patterns.ends import WAIT, channel_through, queue_pair, queue_pairs
 from rnic.patterns.credits import AsyncChannel, Channel
 from rnic.patterns.cursor import LiarError
 from rnic.patterns.rendezvous import AsyncRendezvous, RegistrationCache, Rendezvous, words
 from rnic.patterns.rendezvous.layout import Remote
 from rnic.patterns.rendezvous.words import Kind
-from rnic.testing import connect_through
 
 Pair = tuple[Rendezvous, Rendezvous]
 HOWS = ["read", "write"]
@@ -32,7 +31,7 @@ both_ways = pytest.mark.parametrize("how", HOWS)
 
 
 @contextmanager
-def ends(how: Any = "read", device: str = "roce_lo", **options: Any) -> Iterator[Pair]:
+def ends(how: Any = "read", device: str | None = None, **options: Any) -> Iterator[Pair]:
     with queue_pairs(device) as (a, b), ExitStack() as stack:
         pair = Rendezvous(Channel(a), how, **options), Rendezvous(Channel(b), how, **options)
         for end in pair:
@@ -374,8 +373,7 @@ def test_an_abort_is_told() -> None:
 def _serve_until_killed(sock: socket.socket, how: Any) -> None:
     with ExitStack() as stack:
         qp = queue_pair(stack)
-        connect_through(qp, sock)
-        echo(Rendezvous(Channel(qp), how))
+        echo(Rendezvous(channel_through(qp, sock), how))
 
 
 @both_ways
@@ -387,8 +385,7 @@ def test_a_peer_that_dies_is_told(how: str, waits: str) -> None:
     theirs.close()
     with ours, ExitStack() as stack:
         qp = queue_pair(stack)
-        connect_through(qp, ours)
-        end = Rendezvous(Channel(qp), cast(Any, how))
+        end = Rendezvous(channel_through(qp, ours), cast(Any, how))
         stack.callback(end.abort)
         end.send(data(100_000), WAIT)
         assert end.recv(WAIT) == data(100_000)

@@ -135,6 +135,8 @@ def test_drain_waits_until_all_is_taken(ring: tuple[RingWriter, RingReader]) -> 
     writer.drain(WAIT)
 
 
+@pytest.mark.roce
+@pytest.mark.wire
 def test_what_was_lost_on_the_way_is_there_after_drain() -> None:
     """The end, the tail and the doorbell are lost; the writer's queue pair is destroyed behind drain()."""
     with on_queue_pairs() as (writer, reader), ThreadPoolExecutor(1) as pool:
