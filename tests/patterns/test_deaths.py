@@ -8,11 +8,13 @@ No call waits for ever, as each has a limit that only a hang meets; how long it 
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from random import Random
 from time import monotonic
 from typing import Any
@@ -264,6 +266,32 @@ DEATHS: dict[str, Callable[[int], None]] = {
     "a reader of many": partial(a_server, M.reading, (), put_alone),
     "a publisher": partial(a_server, M.publishing, (True,), M.subscribe),
 }
+
+
+def freeze(process: Other) -> None:
+    """It is not dead, and does nothing."""
+    os.kill(process.process.pid, signal.SIGSTOP)
+    status = Path(f"/proc/{process.process.pid}/stat")
+    until(lambda: status.read_text().rpartition(")")[2].split()[0] == "T", "it has stopped")
+
+
+@pytest.mark.roce
+def test_a_publisher_of_this_host_that_is_stopped_is_waited_for() -> None:
+    with (
+        other(mortals.publishing, False) as process,
+        subscribed(process.hear(), replay=True) as subscriber,
+    ):
+        mortals.check(subscriber.get(WAIT), 0)
+        freeze(process)
+        process.way.send("go on")
+        for _ in range(2):
+            with pytest.raises(TimeoutError, match="in time"):
+                subscriber.get(0.3)
+        os.kill(process.process.pid, signal.SIGCONT)
+        mortals.check(subscriber.get(WAIT), 1)
+        process.kill()
+        with pytest.raises(ConnectionError):
+            subscriber.get(WAIT)
 
 
 @pytest.mark.parametrize("who", DEATHS)

@@ -263,30 +263,23 @@ def test_ipv6(root: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "b'hello' 1\n"), done.stderr
 
 
+def test_a_slot_whose_datagram_has_not_left_is_not_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bytes would go under the number of another message."""
+    with published(slots=8) as (publisher, _):
+        with monkeypatch.context() as patch:  # nothing completes
+            patch.setattr(publisher._sends.waiter, "poll", lambda *_: [])
+            for number in range(8):
+                publisher.publish(b"%d" % number, 0)
+            before = bytes(publisher.mr.buf)
+            with pytest.raises(TimeoutError):
+                publisher.publish(b"one more", 0)
+            assert bytes(publisher.mr.buf) == before
+            assert publisher.statistics().published == 8
+        publisher.publish(b"one more", WAIT)
+        assert publisher.statistics().published == 9
+
+
 # ---------------------------------------------------------------- the publisher is gone
-
-PUBLISHER = """
-import rnic
-from rnic.patterns.pubsub import Publisher
-with rnic.listen("127.0.0.1", 0) as listener, Publisher(listener) as publisher:
-    print(listener.port, flush=True)
-    with listener.accept() as conn:
-        publisher.serve(conn)
-"""
-
-
-def test_a_publisher_that_is_killed() -> None:
-    with subprocess.Popen([sys.executable, "-c", PUBLISHER], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            port = int(process.stdout.readline())
-            with subscribed(port) as subscriber, ThreadPoolExecutor(1) as pool:
-                waiting = pool.submit(subscriber.get, WAIT)
-                process.kill()
-                with pytest.raises(ConnectionError):
-                    waiting.result(WAIT)
-        finally:
-            process.kill()
 
 
 def test_a_publisher_that_closes_the_connection_without_an_end() -> None:

@@ -245,6 +245,7 @@ def test_a_message_that_nobody_took_in_time_comes_from_a_copy(how: str) -> None:
 
 
 @both_ways
+@pytest.mark.wire  # else all may have come before anybody looks at the time
 def test_recv_that_ends_in_time_leaves_the_buffer_and_loses_nothing(how: str) -> None:
     with ends(how) as (a, b):
         greet(a, b)
