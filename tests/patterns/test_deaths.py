@@ -250,6 +250,7 @@ DEATHS: dict[str, Callable[[int], None]] = {
     "a ring's writer, connection": partial(on_a_connection, M.write_over, M.read_over),
     "a ring's reader, connection": partial(on_a_connection, M.read_over, M.write_over),
     "a channel's receiver": partial(on_a_queue_pair, M.a_channel, M.a_channel, M.receive, M.send),
+    "a channel's sender": partial(on_a_queue_pair, M.a_channel, M.a_channel, M.send, M.receive),
     "a server of calls": partial(on_a_connection, M.answer, M.call),
     "a client of calls": partial(on_a_connection, M.call, M.answer),
     "a rendezvous' sender, read": partial(a_rendezvous, "read", M.send_long, M.receive_long),

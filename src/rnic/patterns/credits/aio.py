@@ -7,15 +7,15 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
-from rnic._nic.nic import SendWR
-from rnic.enums import QPState, WROpcode
+from rnic.enums import QPState
 from rnic.patterns.chain import QueueError
-from rnic.patterns.credits.ends import PARTING, Ends
+from rnic.patterns.credits.ends import PARTING, SILENCE, Ends
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
     from types import TracebackType
 
+    from rnic._nic.nic import WC, SendWR
     from rnic.endpoint.buffers import AnyBuffer
     from rnic.patterns.cursor import LiarError
 
@@ -71,8 +71,8 @@ class AsyncChannel(Ends):
     def look(self) -> None:
         """Ask the peer's device for a sign of life: if it gives none, the channel is over after a while."""
         self._begin()
-        if not self._posting.locked() and not self._blocking:
-            self._sends.post([SendWR(opcode=WROpcode.RDMA_WRITE)], timeout=0)
+        if not self._posting.locked():
+            self._probe()
 
     async def carry_out(self, wrs: Iterable[SendWR]) -> None:
         """Carry out READs and WRITEs on the queue pair, in order, and wait until all have completed.
@@ -186,7 +186,7 @@ class AsyncChannel(Ends):
         try:
             while self._flow.error is None:
                 await self._go()
-                self._arrived(await self._receipts.wait_async())
+                self._arrived(await self._wait())
                 self._wake()
         except Exception as error:
             self._fail(error)
@@ -194,6 +194,16 @@ class AsyncChannel(Ends):
             await self._part()
         finally:
             self._wake()
+
+    async def _wait(self) -> list[WC]:
+        """What comes next; while nothing comes, a look now and then whether the peer is there."""
+        while True:
+            try:
+                async with asyncio.timeout(SILENCE):
+                    return await self._receipts.wait_async()
+            except TimeoutError:
+                if not self._posting.locked():
+                    self._probe()
 
     def _wake(self) -> None:
         for one in self._news:

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 from contextlib import contextmanager, suppress
+from time import monotonic
 from typing import TYPE_CHECKING, Self
 
-from rnic._nic.nic import SendWR
-from rnic.enums import WROpcode
 from rnic.patterns.chain import QueueError
-from rnic.patterns.credits.ends import PARTING, Ends
+from rnic.patterns.credits.ends import PARTING, SILENCE, Ends
 from rnic.patterns.cursor import LiarError
 from rnic.patterns.wait import left
 from rnic.times import after
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
+    from rnic._nic.nic import WC, SendWR
     from rnic.endpoint.buffers import AnyBuffer
 
 __all__ = ["Channel"]
@@ -109,8 +109,7 @@ class Channel(Ends):
         """Ask the peer's device for a sign of life: if it gives none, the channel is over after a while."""
         with self._call():
             try:
-                if not self._blocking:
-                    self._sends.post([SendWR(opcode=WROpcode.RDMA_WRITE)], timeout=0)
+                self._probe()
             except QueueError as error:
                 raise self._blame(error) from None
 
@@ -191,7 +190,7 @@ class Channel(Ends):
             self._arrived(self._receipts.poll())
             self._go(until)
             while not is_so():
-                self._arrived(self._receipts.wait(timeout=left(until)))
+                self._arrived(self._wait(until))
                 self._go(until)
         except TimeoutError:
             raise TimeoutError(f"{what} in time") from None
@@ -201,6 +200,17 @@ class Channel(Ends):
                 self._part()
             if not is_so():  # what came ahead of the error counts
                 raise
+
+    def _wait(self, until: float | None) -> list[WC]:
+        """What comes next; while nothing comes, a look now and then whether the peer is there."""
+        while True:
+            soon = monotonic() + SILENCE
+            try:
+                return self._receipts.wait(timeout=left(soon if until is None else min(soon, until)))
+            except TimeoutError:
+                if left(until) == 0:
+                    raise
+                self._probe()
 
     def _go(self, until: float | None) -> None:
         """Post all that may go now."""
