@@ -6,14 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import rnic
-from rnic.patterns.credits import Channel
+from rnic.patterns.credits import AsyncChannel, Channel
 from rnic.patterns.ports import QueuePairPort
 from rnic.patterns.wait import How
 from rnic.testing import connect, connect_through, loopback, prepare
 
+C = TypeVar("C", Channel, AsyncChannel)
 HOST = "127.0.0.1"
 WAIT = 60.0  # seconds that only a hang takes
 
@@ -39,10 +40,10 @@ def queue_pairs(device: str | None = None, **options: Any) -> Iterator[tuple[rni
         yield a, b
 
 
-def channel_through(qp: rnic.QP, way: Any) -> Channel:
+def channel_through(qp: rnic.QP, way: Any, kind: type[C] = Channel) -> C:  # type: ignore[assignment]
     """Connected with the peer's; it has its receives before the peer can send, as iWARP needs it."""
     own = prepare(qp)
-    channel = Channel(qp)
+    channel = kind(qp)
     connect_through(qp, way, own=own)
     return channel
 

@@ -6,6 +6,7 @@ Record n has the bytes content(n), so whoever gets it knows whether it is whole,
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,7 +19,7 @@ import numpy as np
 import rnic
 from patterns.ends import HOST, WAIT, channel_through, queue_pair
 from patterns.test_onesided import one_more
-from rnic.patterns.credits import Channel
+from rnic.patterns.credits import AsyncChannel, Channel
 from rnic.patterns.many import ManyReader, ManyWriter
 from rnic.patterns.onesided import Group, Store, Words, serve
 from rnic.patterns.ports import QueuePairPort, Window
@@ -65,6 +66,18 @@ def send(channel: Channel) -> None:
 def receive(channel: Channel) -> None:
     for number in count():
         check(channel.recv(WAIT), number)
+
+
+def receive_in_a_task(channel: AsyncChannel) -> None:
+    async def main() -> None:
+        try:
+            for number in count():
+                async with asyncio.timeout(WAIT):
+                    check(await channel.recv(), number)
+        finally:
+            await channel.abort()
+
+    asyncio.run(main())
 
 
 def send_long(end: Rendezvous) -> None:
@@ -195,6 +208,11 @@ def a_channel(way: Way, act: Act) -> None:
         channel = channel_through(queue_pair(stack), way)
         stack.callback(channel.abort)
         act(channel)
+
+
+def a_task_s_channel(way: Way, act: Act) -> None:
+    with ExitStack() as stack:
+        act(channel_through(queue_pair(stack), way, AsyncChannel))
 
 
 def a_rendezvous(way: Way, act: Act, how: Any) -> None:

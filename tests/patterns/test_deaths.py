@@ -251,6 +251,9 @@ DEATHS: dict[str, Callable[[int], None]] = {
     "a ring's reader, connection": partial(on_a_connection, M.read_over, M.write_over),
     "a channel's receiver": partial(on_a_queue_pair, M.a_channel, M.a_channel, M.receive, M.send),
     "a channel's sender": partial(on_a_queue_pair, M.a_channel, M.a_channel, M.send, M.receive),
+    "a channel's sender, of a task": partial(
+        on_a_queue_pair, M.a_channel, M.a_task_s_channel, M.send, M.receive_in_a_task
+    ),
     "a server of calls": partial(on_a_connection, M.answer, M.call),
     "a client of calls": partial(on_a_connection, M.call, M.answer),
     "a rendezvous' sender, read": partial(a_rendezvous, "read", M.send_long, M.receive_long),
