@@ -17,11 +17,12 @@ export PYTHONDONTWRITEBYTECODE :=
 
 # What is tested over the wire, and by shared memory once more.
 LOCAL     := $(addprefix tests/,conn transport)
-LOCAL_ALL := $(LOCAL) $(addprefix tests/,lifetime rdmacm cli lab3)
+LOCAL_ALL := $(LOCAL) $(addprefix tests/,lifetime rdmacm cli lab3 patterns)
 # And over iWARP: a sample, and all of it.
 IWARP     := $(patsubst %,tests/transport/test_%.py,gil memory_kinds messages pair shared_receives windows) \
-             $(patsubst %,tests/conn/test_%.py,deaths ends messages raw) tests/lab3/test_mutants.py
-IWARP_ALL := $(addprefix tests/,conn lab3 rdmacm transport)
+             $(patsubst %,tests/conn/test_%.py,deaths ends messages raw) tests/lab3/test_mutants.py \
+             $(patsubst %,tests/patterns/test_%.py,deaths ring)
+IWARP_ALL := $(addprefix tests/,conn files lab3 patterns rdmacm transport)
 
 # What a build depends on; C files twice: `make ctest` compiles them itself.
 SOURCES := $(shell find src -type f ! -name '*.py[co]' 2>/dev/null) $(wildcard meson.build meson.options)

@@ -72,6 +72,8 @@ static void a_round_trip_is_taken_from_the_timed_packet_or_a_later_one(void) {
         {true, false, 0, 0, 1, 0, 50000, 0, false, true}, /* of an earlier packet */
         {true, false, 80000, 0, 2, 1, 50000, 80000, false, true},
         {false, false, 80000, 0, 0, 0, 50000, 80000, false, false},
+        {true, false, 80000, 0, 0, 0, -1ull, 80000, false, false}, /* sent after the clock was read */
+        {true, false, 0, 0, 0, 0, 0, 0, false, false},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         check_note("row %zu", i);

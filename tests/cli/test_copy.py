@@ -8,7 +8,9 @@ import os
 import resource
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -131,41 +133,57 @@ def test_a_bar_on_a_terminal(rnic: Start, served: Path, tmp_path: Path) -> None:
     assert copy.wait().status == 0
 
 
+def size_of(folder: Path) -> int:
+    """Bytes that the files there take; their names change while one looks."""
+    found = 0
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):
+            found += path.stat().st_blocks * 512
+    return found
+
+
 @pytest.mark.parametrize(
-    ("who", "number"),
+    ("there", "who", "number"),
     [
-        ("client", signal.SIGKILL),
-        ("server", signal.SIGKILL),
-        ("client", signal.SIGINT),
-        ("server", signal.SIGINT),
+        (True, "client", signal.SIGKILL),
+        (True, "server", signal.SIGKILL),
+        (True, "client", signal.SIGINT),
+        (True, "server", signal.SIGINT),
+        (False, "client", signal.SIGKILL),
+        (False, "server", signal.SIGKILL),
     ],
 )
 def test_no_partial_file_has_its_name_when_an_end_dies(
-    rnic: Start, served: Path, tmp_path: Path, who: str, number: int
+    rnic: Start, served: Path, tmp_path: Path, there: bool, who: str, number: int
 ) -> None:
-    size = 64 << 20
-    with (tmp_path / "big").open("wb") as file:
-        for _ in range(size >> 20):
-            file.write(b"x" * (1 << 20))
+    """On its way to the server, or from there; it dies when some part has come."""
+    size, own = 64 << 20, tmp_path / "own"
+    own.mkdir()
+    source, target = (own, served) if there else (served, own)
+    (source / "big").write_bytes(os.urandom(size))
+    part = Random(f"{there} {who} {number}").randrange(size * 3 // 4)
+
+    def copy() -> Command:
+        return rnic("cp", "-p", port, *((source / "big", f"{HOST}:") if there else (f"{HOST}:big", own)))
+
+    def names() -> list[str]:
+        return [path.name for path in target.iterdir()]
+
     server, port = serve(rnic, served)
-    client = rnic("cp", "-p", port, tmp_path / "big", f"{HOST}:")
-    until(lambda: any(served.iterdir()), "the copy has begun")
+    client = copy()
+    until(lambda: size_of(target) > part, "that part has come")
     (client if who == "client" else server).process.send_signal(number)
     ended = client.wait()
-    status = ended.status
-    names = [path.name for path in served.iterdir()]
-    if status == 0:  # it was faster than the signal
-        assert names == ["big"]
+    if ended.status == 0:  # it was faster than the signal
+        assert names() == ["big"]
     else:
-        assert all(name.endswith(".rnic-part") for name in names)
+        assert all(name.endswith(".rnic-part") for name in names())
         if (who, number) == ("server", signal.SIGINT):
             assert ended.err == "rnic: the peer aborted the connection: the server was stopped\n"
     if who == "server":
         server.wait()
         _, port = serve(rnic, served)
-    again = rnic("cp", "-p", port, tmp_path / "big", f"{HOST}:").wait()
+    again = copy().wait()
     assert (again.status, again.err) == (0, "")
-    assert subprocess.run(["cmp", tmp_path / "big", served / "big"], check=False).returncode == 0
-    until(
-        lambda: [path.name for path in served.iterdir()] == ["big"], "the server knows of the first one's end"
-    )
+    assert subprocess.run(["cmp", own / "big", served / "big"], check=False).returncode == 0
+    until(lambda: names() == ["big"], "who has the rest of the first one knows of its end")

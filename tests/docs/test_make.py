@@ -42,7 +42,7 @@ def test_make_test_runs_everything_and_some_of_it_by_shared_memory_and_over_iwar
     setting, *files = iwarp.split()
     assert setting == "RNIC_TRANSPORT=iwarp"
     assert files
-    folders = {ROOT / "tests" / name for name in ("conn", "lab3", "transport")}
+    folders = {ROOT / "tests" / name for name in ("conn", "lab3", "patterns", "transport")}
     assert all((ROOT / file).parent in folders and (ROOT / file).exists() for file in files)
 
 

@@ -6,20 +6,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import rnic
+from rnic.patterns.credits import AsyncChannel, Channel
 from rnic.patterns.ports import QueuePairPort
 from rnic.patterns.wait import How
-from rnic.testing import connect
+from rnic.testing import connect, connect_through, loopback, prepare
 
+C = TypeVar("C", Channel, AsyncChannel)
 HOST = "127.0.0.1"
 WAIT = 60.0  # seconds that only a hang takes
 
 
-def queue_pair(stack: ExitStack, device: str = "roce_lo", *, depth: int = 64, **options: Any) -> rnic.QP:
-    """In RESET, with a channel for each completion queue."""
-    ctx = stack.enter_context(rnic.open_device(device, **options))
+def queue_pair(stack: ExitStack, device: str | None = None, *, depth: int = 64, **options: Any) -> rnic.QP:
+    """In RESET, with a channel for each completion queue; of the first loopback device."""
+    ctx = stack.enter_context(rnic.open_device(device or loopback(), **options))
     pd = stack.enter_context(ctx.alloc_pd())
     cqs = [
         stack.enter_context(ctx.create_cq(256, stack.enter_context(ctx.create_comp_channel())))
@@ -30,12 +32,20 @@ def queue_pair(stack: ExitStack, device: str = "roce_lo", *, depth: int = 64, **
 
 
 @contextmanager
-def queue_pairs(device: str = "roce_lo", **options: Any) -> Iterator[tuple[rnic.QP, rnic.QP]]:
+def queue_pairs(device: str | None = None, **options: Any) -> Iterator[tuple[rnic.QP, rnic.QP]]:
     """Two that are connected."""
     with ExitStack() as stack:
         a, b = queue_pair(stack, device, **options), queue_pair(stack, device, **options)
         connect(a, b)
         yield a, b
+
+
+def channel_through(qp: rnic.QP, way: Any, kind: type[C] = Channel) -> C:  # type: ignore[assignment]
+    """Connected with the peer's; it has its receives before the peer can send, as iWARP needs it."""
+    own = prepare(qp)
+    channel = kind(qp)
+    connect_through(qp, way, own=own)
+    return channel
 
 
 @contextmanager

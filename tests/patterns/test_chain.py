@@ -102,6 +102,7 @@ def test_other_flags_stay(ends: tuple[QP, MR, MR]) -> None:
     assert wr.send_flags & ~SendFlags.INLINE == kept
 
 
+@pytest.mark.roce  # over iWARP a WRITE is complete when TCP has it
 def test_a_failure_is_told(ends: tuple[QP, MR, MR]) -> None:
     qp, here, there = ends
     queue = SendQueue(qp)

@@ -4,25 +4,23 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from random import Random
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 import rnic
-from forked import FORKS
 from patterns.ends import WAIT, queue_pair, queue_pairs
 from rnic.patterns.chain import QueueError
 from rnic.patterns.credits import AsyncChannel, Channel
 from rnic.patterns.credits.flow import HEADER, Kind
 from rnic.patterns.cursor import LiarError
 from rnic.patterns.wait import How
-from rnic.testing import complete, connect_through, prepare
+from rnic.testing import complete, prepare
 from waiting import until
 
 SIZES = [0, 1, 55, 56, 57, 248, 4087, 4088, 4089, 100_000]
@@ -84,18 +82,6 @@ def test_both_directions_at_once_do_not_stall_each_other() -> None:
 
     with channels() as (a, b), ThreadPoolExecutor(2) as pool:
         assert [list(got) for got in pool.map(talk, (a, b))] == [messages, messages]
-
-
-def test_loss_changes_nothing() -> None:
-    with channels() as (a, b), beside(lambda: echo(b)):
-        contexts = [cast(rnic.Context, channel._qp.context) for channel in (a, b)]
-        for ctx in contexts:
-            ctx.set_faults(rnic.Faults(seed=3, loss=0.05))
-        message = Random(1).randbytes(20_000)
-        a.send(message, WAIT)
-        assert a.recv(WAIT) == message
-        assert sum(ctx.counters()["fault_lost"] for ctx in contexts) > 0
-        a.close(WAIT)
 
 
 def test_a_channel_is_made_from_init_on() -> None:
@@ -173,34 +159,6 @@ def test_a_failed_queue_pair_is_told_by_its_completion() -> None:
         b._qp.modify(rnic.QPAttr(qp_state=rnic.QPState.ERR))
         with pytest.raises(QueueError):
             b.recv(WAIT)
-
-
-def _echo_until_killed(sock: socket.socket) -> None:
-    with ExitStack() as stack:
-        qp = queue_pair(stack)
-        connect_through(qp, sock)
-        echo(Channel(qp))
-
-
-def test_a_peer_that_dies_is_told_by_the_queue_pair() -> None:
-    ours, theirs = socket.socketpair()
-    process = FORKS.Process(target=_echo_until_killed, args=(theirs,))
-    process.start()
-    theirs.close()
-    with ours, ExitStack() as stack:
-        qp = queue_pair(stack)
-        connect_through(qp, ours)
-        channel = Channel(qp)
-        channel.send(b"hello", WAIT)
-        assert channel.recv(WAIT) == b"hello"
-        process.kill()
-        process.join(WAIT)
-        with pytest.raises(QueueError):
-            while True:
-                channel.send(bytes(1000), WAIT)
-        with pytest.raises(QueueError):
-            channel.recv(WAIT)
-        channel.close()
 
 
 def test_a_second_thread_is_refused() -> None:

@@ -196,69 +196,6 @@ def test_a_writer_that_is_killed_in_the_middle_of_a_record_is_skipped() -> None:
         assert reader.get(WAIT) == b"and on"
 
 
-BUSY = """
-import sys
-import rnic
-from rnic.patterns.many import ManyWriter
-with rnic.connect("127.0.0.1", int(sys.argv[1])) as conn:
-    writer, n = ManyWriter.over(conn), 0
-    while True:
-        writer.put_many([b"%s %d %s" % (sys.argv[2].encode(), m, bytes(m % 50)) for m in range(n, n + 3)])
-        n += 3
-"""
-
-
-def test_writers_that_are_killed_while_they_write_leave_whole_records() -> None:
-    """And those of another one come all."""
-    said = records(99, 400, 20)
-
-    def write(port: int) -> None:
-        with writing(port) as writer:
-            for one in said:
-                writer.put(one, WAIT)
-
-    dice = random.Random(1)
-    with reading(slots=8, size=80) as (reader, port), ThreadPoolExecutor(1) as pool, ExitStack() as stack:
-        heard: list[bytes] = []
-        other = pool.submit(write, port)
-        for n in range(3):
-            command = [sys.executable, "-c", BUSY, str(port), str(n)]
-            process = stack.enter_context(subprocess.Popen(command))
-            stack.callback(process.kill)
-            some = dice.randint(1, 100)
-            while len(of(n, heard)) < some:
-                heard += reader.get_many(timeout=WAIT)
-            process.kill()
-        while len(of(99, heard)) < len(said):
-            heard += reader.get_many(timeout=WAIT)
-        other.result(WAIT)
-    assert of(99, heard) == said
-    for n in range(3):
-        theirs = of(n, heard)
-        assert theirs == [b"%d %d %s" % (n, m, bytes(m % 50)) for m in range(len(theirs))]
-
-
-@pytest.mark.roce
-@pytest.mark.parametrize("loss", [0.01, 0.05])
-def test_loss(loss: float) -> None:
-    said = records(3, 300, 100)
-    with (
-        reading(slots=32, size=120) as (reader, port),
-        writing(port) as writer,
-        ThreadPoolExecutor(1) as pool,
-    ):
-        context: Any = reader.mr.pd.context
-        context.set_faults(rnic.Faults(loss=loss, seed=2))
-        writing_them = pool.submit(writer.put_many, said, WAIT)
-        heard: list[bytes] = []
-        while len(heard) < len(said):
-            heard += reader.get_many(timeout=WAIT)
-        assert heard == said
-        writing_them.result(WAIT)
-        assert context.counters().fault_lost > 0
-        context.set_faults(None)
-
-
 def claim(writer: ManyWriter) -> int:
     """As put() begins."""
     return run(writer._port, writer._claim(None))

@@ -32,7 +32,6 @@ from rnic.patterns.onesided import (
     serve_async,
 )
 from rnic.patterns.ports import ConnectionPort, QueuePairPort, Step, Write
-from rnic.rdmacm import create_id
 from rnic.testing import connect
 from waiting import until
 
@@ -128,30 +127,6 @@ def test_processes_lose_no_update_and_read_nothing_torn() -> None:
         assert [struct.unpack("<64Q", store.get(b"key %d" % at))[0] for at in range(2)] == [225, 225]
         ours.close()
         theirs.close()
-
-
-@pytest.mark.wire
-@pytest.mark.roce
-def test_lost_packets() -> None:
-    """The server and its clients lose what they send, one packet in twenty."""
-
-    def use(_: int) -> None:
-        with client(Store, port) as store:
-            for _ in range(10):
-                store.update(b"k", one_more, WAIT)
-
-    with create_id() as anchor, served(StoreMemory, slots=1, value_size=512) as (port, _):
-        anchor.bind_addr((HOST, 0))
-        assert anchor.verbs is not None
-        anchor.verbs.set_faults(rnic.Faults(seed=20, loss=0.05))
-        try:
-            with ThreadPoolExecutor(3) as pool:
-                list(pool.map(use, range(3)))
-            with client(Store, port) as store:
-                assert struct.unpack("<64Q", store.get(b"k", WAIT))[0] == 30
-            assert anchor.verbs.counters().fault_lost
-        finally:
-            anchor.verbs.set_faults(rnic.Faults())
 
 
 class Stops(ConnectionPort):

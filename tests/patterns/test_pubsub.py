@@ -63,24 +63,6 @@ def test_messages_of_every_length_come_whole_and_in_order() -> None:
             publisher.publish(b"")
 
 
-@pytest.mark.parametrize("loss", [0.01, 0.05])
-def test_what_is_lost_is_repaired_for_all(loss: float) -> None:
-    """The connections lose packets, too."""
-    said = messages(1, 400, 2000)
-    with published(size=2000) as (publisher, port), ThreadPoolExecutor(MANY) as pool, ExitStack() as stack:
-        subscribers = [stack.enter_context(subscribed(port)) for _ in range(MANY)]
-        hearing = [pool.submit(all_of, one) for one in subscribers]
-        publisher.context.set_faults(Faults(loss=loss, seed=3))
-        for begin in range(0, len(said), 10):
-            publisher.publish_many(said[begin : begin + 10], WAIT)
-        publisher.end(WAIT)
-        for one in hearing:
-            assert one.result(WAIT) == (said, 0)
-        assert publisher.context.counters().fault_lost > 0
-        assert all(one.statistics().repaired > 0 for one in subscribers)
-        publisher.context.set_faults(None)
-
-
 def lossy(subscriber: Subscriber, loss: float, seed: int) -> Subscriber:
     """It loses datagrams of its own, and its connection none: one that loses so many does not last."""
     dice, feed = random.Random(seed), subscriber._feed
@@ -281,30 +263,23 @@ def test_ipv6(root: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "b'hello' 1\n"), done.stderr
 
 
+def test_a_slot_whose_datagram_has_not_left_is_not_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bytes would go under the number of another message."""
+    with published(slots=8) as (publisher, _):
+        with monkeypatch.context() as patch:  # nothing completes
+            patch.setattr(publisher._sends.waiter, "poll", lambda *_: [])
+            for number in range(8):
+                publisher.publish(b"%d" % number, 0)
+            before = bytes(publisher.mr.buf)
+            with pytest.raises(TimeoutError):
+                publisher.publish(b"one more", 0)
+            assert bytes(publisher.mr.buf) == before
+            assert publisher.statistics().published == 8
+        publisher.publish(b"one more", WAIT)
+        assert publisher.statistics().published == 9
+
+
 # ---------------------------------------------------------------- the publisher is gone
-
-PUBLISHER = """
-import rnic
-from rnic.patterns.pubsub import Publisher
-with rnic.listen("127.0.0.1", 0) as listener, Publisher(listener) as publisher:
-    print(listener.port, flush=True)
-    with listener.accept() as conn:
-        publisher.serve(conn)
-"""
-
-
-def test_a_publisher_that_is_killed() -> None:
-    with subprocess.Popen([sys.executable, "-c", PUBLISHER], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            port = int(process.stdout.readline())
-            with subscribed(port) as subscriber, ThreadPoolExecutor(1) as pool:
-                waiting = pool.submit(subscriber.get, WAIT)
-                process.kill()
-                with pytest.raises(ConnectionError):
-                    waiting.result(WAIT)
-        finally:
-            process.kill()
 
 
 def test_a_publisher_that_closes_the_connection_without_an_end() -> None:

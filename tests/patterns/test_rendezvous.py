@@ -17,13 +17,12 @@ import pytest
 
 import rnic
 from forked import FORKS
-from patterns.ends import WAIT, queue_pair, queue_pairs
+from patterns.ends import WAIT, channel_through, queue_pair, queue_pairs
 from rnic.patterns.credits import AsyncChannel, Channel
 from rnic.patterns.cursor import LiarError
 from rnic.patterns.rendezvous import AsyncRendezvous, RegistrationCache, Rendezvous, words
 from rnic.patterns.rendezvous.layout import Remote
 from rnic.patterns.rendezvous.words import Kind
-from rnic.testing import connect_through
 
 Pair = tuple[Rendezvous, Rendezvous]
 HOWS = ["read", "write"]
@@ -32,7 +31,7 @@ both_ways = pytest.mark.parametrize("how", HOWS)
 
 
 @contextmanager
-def ends(how: Any = "read", device: str = "roce_lo", **options: Any) -> Iterator[Pair]:
+def ends(how: Any = "read", device: str | None = None, **options: Any) -> Iterator[Pair]:
     with queue_pairs(device) as (a, b), ExitStack() as stack:
         pair = Rendezvous(Channel(a), how, **options), Rendezvous(Channel(b), how, **options)
         for end in pair:
@@ -218,23 +217,6 @@ def test_measuring_alone_ends_the_channel() -> None:
             b.recv(WAIT)
 
 
-@both_ways
-@pytest.mark.parametrize("loss", [0.01, 0.05])
-def test_loss_changes_nothing(how: str, loss: float) -> None:
-    with ends(how) as (a, b), beside(echo, b):
-        contexts = [cast(rnic.Context, end._channel.qp.context) for end in (a, b)]
-        for ctx in contexts:
-            ctx.set_faults(rnic.Faults(seed=5, loss=loss))
-        rows = np.frombuffer(data(400_000), np.uint8).reshape(100, 4000)[:, :3000]
-        for _ in range(2):
-            a.send(rows, WAIT)
-            assert a.recv(WAIT) == rows.tobytes()
-        assert sum(ctx.counters()["fault_lost"] for ctx in contexts) > 0
-        for ctx in contexts:
-            ctx.set_faults(None)
-        a.close(WAIT)
-
-
 # ------------------------------------------------------------------------------------ time limits
 
 
@@ -272,6 +254,7 @@ def test_a_message_that_nobody_took_in_time_comes_from_a_copy(how: str) -> None:
 
 
 @both_ways
+@pytest.mark.wire
 def test_recv_that_ends_in_time_leaves_the_buffer_and_loses_nothing(how: str) -> None:
     with ends(how) as (a, b):
         greet(a, b)
@@ -402,8 +385,7 @@ def test_an_abort_is_told() -> None:
 def _serve_until_killed(sock: socket.socket, how: Any) -> None:
     with ExitStack() as stack:
         qp = queue_pair(stack)
-        connect_through(qp, sock)
-        echo(Rendezvous(Channel(qp), how))
+        echo(Rendezvous(channel_through(qp, sock), how))
 
 
 @both_ways
@@ -415,8 +397,7 @@ def test_a_peer_that_dies_is_told(how: str, waits: str) -> None:
     theirs.close()
     with ours, ExitStack() as stack:
         qp = queue_pair(stack)
-        connect_through(qp, ours)
-        end = Rendezvous(Channel(qp), cast(Any, how))
+        end = Rendezvous(channel_through(qp, ours), cast(Any, how))
         stack.callback(end.abort)
         end.send(data(100_000), WAIT)
         assert end.recv(WAIT) == data(100_000)

@@ -124,6 +124,35 @@ def test_a_full_ring_and_an_empty_one(ring: tuple[RingWriter, RingReader]) -> No
     assert reader.get(WAIT) == b"one more"
 
 
+def test_drain_waits_until_all_is_taken(ring: tuple[RingWriter, RingReader]) -> None:
+    writer, reader = ring
+    writer.drain(0)  # there is nothing
+    writer.put_many([b"1", b"2"], WAIT)
+    writer.end(WAIT)
+    for _ in range(2):
+        with pytest.raises(TimeoutError, match="drain"):
+            writer.drain(0)
+        reader.get(WAIT)
+    assert reader.get_many() == []
+    writer.drain(WAIT)
+
+
+@pytest.mark.roce
+@pytest.mark.wire
+def test_what_was_lost_on_the_way_is_there_after_drain() -> None:
+    """The end, the tail and the doorbell are lost; the writer's queue pair is destroyed behind drain()."""
+    with on_queue_pairs() as (writer, reader), ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(reader.get_many, None, WAIT)
+        until(lambda: reader._cursor and reader._cursor.slept, "the reader sleeps")
+        qp: rnic.QP = writer._port.qp  # type: ignore[attr-defined]
+        qp.context.set_faults(rnic.Faults(lose=[rnic.Lose(count=3)]))
+        writer.end(WAIT)
+        writer.drain(WAIT)
+        assert qp.context.counters().fault_lost == 3
+        qp.close()
+        assert reading.result(WAIT) == []
+
+
 def test_tasks() -> None:
     said = records(5, 1500, 500)
 
@@ -133,6 +162,7 @@ def test_tasks() -> None:
         for one in said[1000:]:
             await writer.put(one)
         await writer.end()
+        await writer.drain()
         async for _ in conn:
             pass
 

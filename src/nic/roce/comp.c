@@ -52,11 +52,13 @@ void comp_locals(struct qp *qp) {
 static void measure(struct requester *req, uint32_t psn, uint64_t now) {
     if (!req->timing || psn_diff(psn, req->timed_psn) < 0)
         return;
+    req->timing = false;
+    if (now <= req->timed_at) /* a thread of the program has sent it after this one had read the clock */
+        return;
     uint64_t sample = now - req->timed_at;
     bool first = !req->srtt;
     req->srtt = first || req->guessed ? sample : req->srtt - req->srtt / 8 + sample / 8;
     req->guessed = first && req->probes;
-    req->timing = false;
 }
 
 /* What one cache holds is enough for a peer that answers at once; where answers take long, more is under way. */

@@ -114,6 +114,10 @@ class _Writer:
             begin = max(cursor.told, cursor.look(cursor.own))
             yield from cursor.publish(cursor.own, self._pieces(begin, cursor.own), until)
 
+    def _drain(self, until: float | None) -> Steps[None]:
+        own = self._cursor.own
+        yield from self._cursor.beyond(own - 1, own, until, "drain")
+
     def _need(self, tail: int, record: int) -> int:
         """Bytes that a record takes there, with those that are skipped ahead of it."""
         size, rest = _size(record), self._size - tail % self._size
@@ -181,6 +185,14 @@ class RingWriter(_Writer):
         """Say that no record follows. A second call does nothing."""
         run(self._port, self._end(after(timeout)))
 
+    def drain(self, timeout: float | None = None) -> None:
+        """Wait until the reader has taken all that was put. Raises as put().
+
+        On a queue pair, call it behind end() before you destroy the queue pair: what the network has lost is
+        sent again only as long as it is there. A connection's close() waits for that itself.
+        """
+        run(self._port, self._drain(after(timeout)))
+
 
 class AsyncRingWriter(_Writer):
     """The writing end, for a task of asyncio; asyncio.timeout() limits its calls."""
@@ -207,6 +219,10 @@ class AsyncRingWriter(_Writer):
     async def end(self) -> None:
         """Say that no record follows. A second call does nothing."""
         await run_async(self._port, self._end(None))
+
+    async def drain(self) -> None:
+        """Wait until the reader has taken all that was put. Raises as RingWriter.put()."""
+        await run_async(self._port, self._drain(None))
 
 
 # ---------------------------------------------------------------- the reading end

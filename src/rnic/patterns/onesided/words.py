@@ -101,7 +101,8 @@ class Words(WordSteps, InThreads):
 
         Not fair: of those who wait, chance decides. The lock belongs to the client, not to a thread: whoever
         asks for it twice gets ValueError. The release at the end of the block has the same timeout; if it
-        fails, the next lock() of this client does it. If the client dies, the server takes the lock back.
+        fails, the next lock() of this client does it. If the client dies, the server takes the lock back; the
+        next holder is not told that what the lock guards may be half changed.
         """
         until = after(timeout)
         patience = Patience(until)
