@@ -481,6 +481,27 @@ def test_a_reader_that_asks_for_doorbells_and_takes_none_stops_no_put(
         assert reader.get_many(None, WAIT) == 50 * [b"x"]
 
 
+def test_a_doorbell_that_is_never_taken_stops_a_queue_pair_and_no_put(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The WRITEs behind it fill the send queue; a call that cannot put its record in time has laid it."""
+    monkeypatch.setattr("rnic.patterns.cursor._GRACE", 0.1)
+    with on_queue_pairs(1 << 16) as (writer, reader):
+        said = 0
+        with pytest.raises(TimeoutError, match="the next call puts"):
+            while True:
+                write_word(writer, WANTED, 1)
+                said += 1
+                writer.put(b"x", 0.1)
+        heard: list[bytes] = []
+        with ThreadPoolExecutor(1) as pool:
+            putting = pool.submit(writer.put, b"last", WAIT)
+            while len(heard) <= said:
+                heard += reader.get_many(None, WAIT)
+            putting.result(WAIT)
+        assert heard == [*said * [b"x"], b"last"]
+
+
 def test_a_queue_pair_without_inline_data_is_refused() -> None:
     with ExitStack() as stack:
         ctx = stack.enter_context(rnic.open_device("roce_lo"))

@@ -37,7 +37,7 @@ BOARD = 64  # bytes
 SEEN, WANTED, OWN, COPY, ASKED = range(0, 40, 8)
 _WORD = struct.Struct("<Q")
 _SPINS = 200
-_GRACE = 1.0  # seconds that a doorbell has at least
+_GRACE = 1.0  # seconds that a number and a doorbell have at least
 
 
 class LiarError(ConnectionError):
@@ -70,19 +70,23 @@ class Cursor:
     def publish(self, number: int, pieces: list[Piece], until: float | None) -> Steps[None]:
         """Write these pieces, and then this end's new number.
 
-        A peer that asks for a doorbell, and takes none, costs a second, or the time that is left; it is rung
-        again with the next number.
+        That has a second, or the time that is left. After TimeoutError `told` is less than `own`: publish
+        both again. A peer that asks for a doorbell, and takes none, is rung again with the next number.
         """
         self.own = number
+        until = None if until is None else max(until, monotonic() + _GRACE)
         _WORD.pack_into(self._mr.buf, OWN, number)
         pieces.append(Piece(OWN, 8, SEEN))
-        yield Write(self._mr, self._remote, pieces)
+        try:
+            yield Write(self._mr, self._remote, pieces, until)
+        except TimeoutError:
+            raise TimeoutError("the peer's device takes nothing in time: the next call puts it again") from None
         (wanted,) = _WORD.unpack_from(self._mr.buf, WANTED)
         if wanted and number >= wanted:
             _WORD.pack_into(self._mr.buf, WANTED, 0)
             self.rung += 1
             try:
-                yield Ring(None if until is None else max(until, monotonic() + _GRACE))
+                yield Ring(until)
             except BaseException as error:  # perhaps it has not rung: the next call does
                 _WORD.pack_into(self._mr.buf, WANTED, wanted)
                 if not isinstance(error, TimeoutError):
@@ -121,7 +125,7 @@ class Cursor:
     def _announce(self, value: int, most: int, until: float | None) -> Steps[bool]:
         """Say that this end will sleep at `value`; whether it may."""
         _WORD.pack_into(self._mr.buf, ASKED, value + 1)
-        yield Write(self._mr, self._remote, [Piece(ASKED, 8, WANTED)])
+        yield Write(self._mr, self._remote, [Piece(ASKED, 8, WANTED)], until)
         yield Read(self._mr, self._remote, Piece(COPY, 8, OWN), until)
         (theirs,) = _WORD.unpack_from(self._mr.buf, COPY)
         if theirs > most:

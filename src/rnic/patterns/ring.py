@@ -28,7 +28,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from rnic.endpoint.buffers import flat
-from rnic.errors import VerbsError
 from rnic.patterns.cursor import BOARD, Cursor, LiarError
 from rnic.patterns.ports import AsyncPort, ConnectionPort, Piece, run, run_async
 from rnic.times import after
@@ -169,8 +168,9 @@ class RingWriter(_Writer):
     def put(self, record: AnyBuffer, timeout: float | None = None) -> None:
         """Put one record; waits while the ring is full.
 
-        Raises ValueError for one that is too long, TimeoutError, LiarError, or what the connection raises
-        when the peer is gone.
+        Raises ValueError for one that is too long, LiarError, or what the connection raises when the peer is
+        gone. TimeoutError: if the ring is full, nothing was put. If the peer's device does not take it, which
+        has a second at least, the next call of this writer puts it again.
         """
         run(self._port, self._put_many((record,), after(timeout)))
 
@@ -262,7 +262,7 @@ class _Reader:
             yield from cursor.beyond(self._head, self._head + self._size, until, "get")
             self._taken = self._take(cursor.seen, most)
             if self._head - cursor.own >= self._size // 4 or self._head == cursor.seen:
-                with suppress(EOFError, ConnectionError, VerbsError):  # a writer that is gone needs no room
+                with suppress(EOFError, OSError):  # a writer that is gone, or stopped, needs no room
                     yield from cursor.publish(self._head, [], until)
         found = self._taken[:most]
         del self._taken[:most]
