@@ -80,7 +80,7 @@ class Cursor:
         try:
             yield Write(self._mr, self._remote, pieces, until)
         except TimeoutError:
-            raise TimeoutError("the peer's device takes nothing in time: the next call puts it again") from None
+            raise TimeoutError("the peer's device takes nothing: the next call puts it again") from None
         (wanted,) = _WORD.unpack_from(self._mr.buf, WANTED)
         if wanted and number >= wanted:
             _WORD.pack_into(self._mr.buf, WANTED, 0)
