@@ -125,6 +125,15 @@ def test_the_secret_of_a_file(rnic: Start, served: Path, tmp_path: Path) -> None
     assert rnic(*copy, tmp_path / "right").wait().status == 0
 
 
+@pytest.mark.parametrize(("options", "may"), [([], "read and write"), (["--write-only"], "write")])
+def test_a_server_without_a_secret_says_what_anybody_may(
+    rnic: Start, served: Path, options: list[str], may: str
+) -> None:
+    server, _ = serve(rnic, served, *options)
+    assert server.process.stderr is not None
+    assert server.process.stderr.readline() == f"no --secret-file: whoever reaches the port may {may}\n"
+
+
 def test_a_bar_on_a_terminal(rnic: Start, served: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(1 << 20))
     _, port = serve(rnic, served)

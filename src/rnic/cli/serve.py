@@ -72,7 +72,9 @@ def serve(
         words = ["FILE", there] if rights.write else [f"{there}FILE", "."]
         return ["rnic", "cp", *network.port_words(port), *words]
 
-    signals.run(_serve(server, host, port, max_clients, device, client))
+    may = " and ".join(word for word, so in (("read", rights.read), ("write", rights.write)) if so)
+    note = None if secret else f"no --secret-file: whoever reaches the port may {may}"
+    signals.run(_serve(server, host, port, max_clients, device, client, note))
 
 
 async def _serve(
@@ -82,7 +84,10 @@ async def _serve(
     most: int,
     device: str | None,
     client: Callable[[int, str], list[str]],
+    note: str | None,
 ) -> None:
     async with server.listen(host, port, max_connections=most, device=device) as listener:
         network.announce(host, listener.port, partial(client, listener.port))
+        if note:
+            click.echo(note, err=True)
         await listener.serve(server.attend)
