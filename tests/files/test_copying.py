@@ -227,7 +227,9 @@ def test_what_cannot_be_stored_is_not_sent(place: Place, monkeypatch: pytest.Mon
         async with place.server():
             report = await place.put("large", "other")
             assert report.files == 1
-            assert [text for _, text in report.failures] == ["cannot copy 'large': Is a directory"]
+            assert [text for _, text in report.failures] == [
+                "cannot copy 'large': cannot overwrite the directory with a file"
+            ]
 
     run(main())
     assert writes == 1

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from random import Random
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -159,6 +160,16 @@ def test_a_failed_queue_pair_is_told_by_its_completion() -> None:
         b._qp.modify(rnic.QPAttr(qp_state=rnic.QPState.ERR))
         with pytest.raises(QueueError):
             b.recv(WAIT)
+
+
+def test_what_was_flushed_behind_a_request_that_failed_is_not_blamed() -> None:
+    def failed(status: rnic.WCStatus) -> QueueError:
+        return QueueError(cast(Any, SimpleNamespace(status=status, explain=lambda: "it failed")))
+
+    with channels() as (a, _):
+        a._fail(failed(rnic.WCStatus.WR_FLUSH_ERR))  # which was polled first
+        reason = failed(rnic.WCStatus.REM_ACCESS_ERR)
+        assert a._blame(reason) is reason
 
 
 def test_a_second_thread_is_refused() -> None:

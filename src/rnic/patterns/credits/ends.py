@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 from rnic import QPAttr
 from rnic._nic.nic import SGE, RecvWR, SendWR
 from rnic.endpoint.errors import AbortedError, Reason
-from rnic.enums import AccessFlags, QPState, QPType, Transport, WCOpcode, WROpcode
+from rnic.enums import AccessFlags, QPState, QPType, Transport, WCOpcode, WCStatus, WROpcode
 from rnic.patterns.chain import QueueError, SendQueue
 from rnic.patterns.credits.flow import ChannelStatistics, Flow
 from rnic.patterns.cursor import LiarError
@@ -103,8 +103,10 @@ class Ends:
         with suppress(LiarError, QueueError):
             self._arrived(self._receipts.poll())
         self._fail(error)
-        assert self._flow.error is not None
-        return self._flow.error
+        found = self._flow.error
+        assert found is not None
+        is_consequence = isinstance(found, QueueError) and found.wc.status is WCStatus.WR_FLUSH_ERR
+        return error if is_consequence else found
 
     def _kill(self, error: Exception) -> None:
         """What was posted does not end: the queue pair to ERR, so that it touches no memory any more."""
