@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from conn.peers import descriptors
+from forked import FORKS
 from rnic.files.records import Small, digest
 from rnic.files.tree import Tree, split
 from rnic.files.writing import Target, dress_folder, store
@@ -97,30 +98,32 @@ def test_deep_and_many_folders(tmp_path: Path) -> None:
     assert descriptors() == before
 
 
-def test_to_pass_a_folder_takes_no_right_to_list_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def put_and_do_not_list(folder: Path) -> None:
+    """As a user that may not list: in a process of its own, whose memory peers do not reach any more."""
+    os.chdir(folder)
+    trees = [Tree(".")]
+    if os.geteuid() == 0:
+        os.seteuid(65534)
+    trees.append(Tree("drop"))
+    for tree, parts in ((trees[0], (b"drop", b"deep", b"f")), (trees[1], (b"deep", b"g"))):
+        assert store(tree, parts, small(), False)
+        os.close(tree.open(parts)[0])
+        assert tree.make_folder((*parts[:-1], b"new" + parts[-1]))
+        dress_folder(tree, (*parts[:-1], b"new" + parts[-1]), 0o644, 10**18)
+        with pytest.raises(PermissionError):
+            tree.inside(parts[:-1])
+        tree.close()
+
+
+def test_to_pass_a_folder_takes_no_right_to_list_it(tmp_path: Path) -> None:
     (tmp_path / "drop/deep").mkdir(parents=True)
     for one in ("drop", "drop/deep"):
         (tmp_path / one).chmod(0o333)
     tmp_path.chmod(0o711)
-    monkeypatch.chdir(tmp_path)
-    trees = [Tree(".")]
-    root = os.geteuid() == 0
-    if root:
-        os.seteuid(65534)
-    try:
-        trees.append(Tree("drop"))
-        for tree, parts in ((trees[0], (b"drop", b"deep", b"f")), (trees[1], (b"deep", b"g"))):
-            assert store(tree, parts, small(), False)
-            os.close(tree.open(parts)[0])
-            assert tree.make_folder((*parts[:-1], b"new" + parts[-1]))
-            dress_folder(tree, (*parts[:-1], b"new" + parts[-1]), 0o644, 10**18)
-            with pytest.raises(PermissionError):
-                tree.inside(parts[:-1])
-    finally:
-        if root:
-            os.seteuid(0)
-        for tree in trees:
-            tree.close()
+    other = FORKS.Process(target=put_and_do_not_list, args=(tmp_path,))
+    other.start()
+    other.join()
+    assert other.exitcode == 0
     for name in ("newf", "newg"):
         status = (tmp_path / "drop/deep" / name).stat()
         assert (status.st_mode & 0o777, status.st_mtime_ns) == (0o644, 10**18)
