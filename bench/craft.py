@@ -9,12 +9,15 @@ from functools import partial
 from importlib.util import find_spec
 
 import copying
+import dask_transfer
 from build import HERE
 from procs import AbsentError, Values, pair
 from stats import Rounds
 from tables import (
+    GBYTES,
     KIB,
     MEDIAN,
+    MIB,
     PER_OP,
     PROCESSOR,
     RATE,
@@ -30,6 +33,7 @@ from tables import (
 )
 
 SIZES = (64, 4 * KIB, 64 * KIB)
+LONG = (4 * KIB, 16 * KIB, 64 * KIB, MIB, 16 * MIB)
 WAYS: dict[str, tuple[str, ...]] = {"same host": (), "network path": WIRE}
 STREAMS = {"ring": "ring", "ring-many": "ring, 64 at a time", "channel": "send-receive"}
 THINK = {0: "answered at once", 200: "answered after 200 us"}  # us
@@ -54,8 +58,10 @@ def one_way(s: Setting, way: str) -> Measurements:
     streams = {f"{what} {size}": of(what, size=size) for size in SIZES for what in STREAMS}
     writes = {what: of(what, size=8) for what in ("signaled", "every64", "chained")}
     waits = {f"wait {how} {think}": of(f"wait-{how}", think=think) for think in THINK for how in WAITS}
+    sides = {size: ("announced", "write", *(("eager",) if size <= MIB else ())) for size in LONG}
+    long = {f"{what} {size}": of(what, size=size) for size in LONG for what in sides[size]}
     calls = {f"rpc {n}": of("rpc-rnic", outstanding=n) for n in CALLS}
-    return {f"{way} {name}": call for name, call in (streams | writes | waits | calls).items()}
+    return {f"{way} {name}": call for name, call in (streams | writes | long | waits | calls).items()}
 
 
 def measurements(s: Setting) -> Measurements:
@@ -65,7 +71,7 @@ def measurements(s: Setting) -> Measurements:
     for n in CALLS:
         for who in PEERS:
             found[f"{who} {n}"] = partial(run, s, f"rpc-{who}", "same host", outstanding=n)
-    return found | copying.measurements(s)
+    return found | dask_transfer.measurements(s) | copying.measurements(s)
 
 
 def stream_rows(way: str) -> list[Row]:
@@ -86,6 +92,18 @@ def queue_rows(way: str) -> list[Row]:
     return [
         Row(title, PER_OP, f"{way} {what}", {"each signaled": f"{way} signaled"})
         for what, title in titles.items()
+    ]
+
+
+def long_rows(way: str) -> list[Row]:
+    return [
+        Row(
+            f"announced, {SIZE_NAMES[size]}",
+            GBYTES,
+            f"{way} announced {size}",
+            {"eager": f"{way} eager {size}", "a bare WRITE": f"{way} write {size}"},
+        )
+        for size in LONG
     ]
 
 
@@ -129,6 +147,13 @@ def tables() -> list[Table]:
                 queue_rows(way),
             ),
             Table(
+                f"Patterns, {way}: rendezvous",
+                "Messages into a buffer, each answered before the next. Announced: READ by the receiver. "
+                "Eager: SENDs of 4 KiB, copied at both ends.",
+                ("eager", "a bare WRITE"),
+                long_rows(way),
+            ),
+            Table(
                 f"Patterns, {way}: waits",
                 "Doorbells to and fro, half a round trip less the other end's pause; processor time of one "
                 "end, engine included.",
@@ -143,7 +168,7 @@ def tables() -> list[Table]:
                 call_rows(way),
             ),
         ]
-    return found + copying.tables()
+    return found + dask_transfer.tables() + copying.tables()
 
 
 def targets() -> list[Target]:
@@ -151,7 +176,10 @@ def targets() -> list[Target]:
     for way in WAYS:
         text = f"{way}: ring, 64 B, 64 at a time, send-receive"
         found.append(at_least(2.0, text, RATE, f"{way} ring-many 64", f"{way} channel 64"))
-    return found + copying.targets()
+        text = f"{way}: rendezvous, 16 MiB, a bare WRITE"
+        size = 16 * MIB
+        found.append(at_least(0.9, text, GBYTES, f"{way} announced {size}", f"{way} write {size}"))
+    return found + dask_transfer.targets() + copying.targets()
 
 
 def notes(_: Rounds) -> dict[str, list[str]]:

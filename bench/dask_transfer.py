@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dask: arrays between two processes by rnic:// and by tcp://, in turns; `python bench/dask_transfer.py`."""
+"""Dask: arrays between two processes by rnic:// and by tcp://."""
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import sys
-from contextlib import ExitStack
 from functools import partial
 
 from build import HERE
-from procs import AbsentError, BrokenError, Values, one, pair
-from stats import Rounds, judge, lines
+from procs import AbsentError, Values, one, pair
 from tables import GBYTES, MIB, WIRE, Measurements, Row, Setting, Table, Target, at_least
 
 SIZE = 256 * MIB
@@ -56,38 +53,3 @@ def targets() -> list[Target]:
         at_least(1.0, f"Dask, {title}, tcp", GBYTES, f"dask rnic {what}", f"dask tcp {what}")
         for what, title in WHAT.items()
     ]
-
-
-def measure(plan: Measurements, rounds: int) -> Rounds:
-    found: Rounds = []
-    for _ in range(rounds):
-        found.append({})
-        for key, run_it in plan.items():
-            try:
-                found[-1][key] = run_it()
-            except AbsentError as missing:
-                found[-1][key] = {"absent": str(missing)}
-            except BrokenError as failure:
-                found[-1][key] = {"failed": str(failure)}
-    return found
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="alternating rounds (5)")
-    parser.add_argument("--seconds", type=float, default=0.4, help="that a figure takes in a round (0.4)")
-    args = parser.parse_args()
-    with ExitStack() as closing:
-        found = measure(measurements(Setting({}, args.seconds, 4096, closing)), args.rounds)
-    for table in tables():
-        print(f"{table.title}\n{table.note}")
-        for line in lines(found, table):
-            print("  " + " | ".join(line))
-    verdicts = [judge(found, target) for target in targets()]
-    for verdict in verdicts:
-        print(f"{verdict['target']}: {verdict['text']}")
-    return 0 if all(verdict["reached"] for verdict in verdicts) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,6 +3,8 @@
 
     patternend.py FD take|give WHAT       a stream of records: ring, ring-many, channel, connection
     patternend.py FD take|give WHAT       WRITEs: signaled, every64, chained
+    patternend.py FD take|give WHAT       messages of `size` into a buffer, one at a time: announced, eager
+    patternend.py FD take|give write      the same by a bare WRITE
     patternend.py FD take|give wait-HOW   messages to and fro; HOW: poll, event, adaptive
     patternend.py FD take|give rpc-WHO    calls and replies; WHO: rnic, grpc, zmq
 
@@ -19,7 +21,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -29,6 +31,7 @@ import rnic
 from rnic.patterns.chain import SendQueue
 from rnic.patterns.credits import Channel
 from rnic.patterns.ports import QueuePairPort, Window
+from rnic.patterns.rendezvous import Rendezvous
 from rnic.patterns.ring import RingReader, RingWriter
 from rnic.patterns.rpc import Client, Server
 from rnic.patterns.wait import How, Waiter
@@ -214,6 +217,64 @@ def take_writes(line: Line, _: Options) -> None:
         line.say("end")
 
 
+# ------------------------------------------------------------------ long messages
+
+
+def bandwidth(found: Figures, options: Options) -> Figures:
+    return {"gbytes_per_s": options["size"] / found["median_us"] / 1e3, "median_us": found["median_us"]}
+
+
+def give_message(line: Line, options: Options, *, announced: bool) -> Figures:
+    """The peer has each in its buffer before the next one goes; the buffers come again."""
+    message = bytearray(int(options["size"]))
+    threshold = 1 if announced else len(message) + 1
+    with queue_pair(line) as qp, Rendezvous(Channel(qp), threshold=threshold) as end:
+        line.swap()
+
+        def run(count: int) -> None:
+            for _ in range(count):
+                end.send(message)
+                end.recv()
+
+        return bandwidth(batches.measure(run, lambda _: None, options["seconds"]), options)
+
+
+def take_message(line: Line, options: Options) -> None:
+    buffer = bytearray(int(options["size"]))
+    with queue_pair(line) as qp, Rendezvous(Channel(qp)) as end:
+        line.swap()
+        with suppress(EOFError):
+            while True:
+                end.recv_into(buffer)
+                end.send(b"")
+
+
+def give_write(line: Line, options: Options) -> Figures:
+    size = int(options["size"])
+    with queue_pair(line) as qp, qp.pd.alloc_mr(size, ALL_ACCESS) as mr:  # type: ignore[union-attr]
+        addr, rkey = line.swap(mr.addr, mr.rkey)
+        queue = SendQueue(qp)
+
+        def run(count: int) -> None:
+            for _ in range(count):
+                with queue.chain(signaled=True) as one:
+                    one.write(rnic.SGE(mr), addr, rkey)
+                queue.wait(one.ticket)
+
+        found = bandwidth(batches.measure(run, lambda _: None, options["seconds"]), options)
+        line.say("end")
+        line.hear()
+    return found
+
+
+def take_write(line: Line, options: Options) -> None:
+    size = int(options["size"])
+    with queue_pair(line) as qp, qp.pd.alloc_mr(size, ALL_ACCESS) as mr:  # type: ignore[union-attr]
+        line.swap(mr.addr, mr.rkey)
+        line.hear()
+        line.say("end")
+
+
 # ------------------------------------------------------------------ waits
 
 
@@ -368,6 +429,9 @@ ENDS: dict[str, tuple[Take, Give]] = {
     "signaled": (take_writes, partial(give_writes, every=1, chain=1)),
     "every64": (take_writes, partial(give_writes, every=64, chain=1)),
     "chained": (take_writes, partial(give_writes, every=64, chain=MANY)),
+    "announced": (take_message, partial(give_message, announced=True)),
+    "eager": (take_message, partial(give_message, announced=False)),
+    "write": (take_write, give_write),
     "rpc-rnic": (take_rnic, give_rnic),
     "rpc-grpc": (take_grpc, give_grpc),
     "rpc-zmq": (take_zmq, give_zmq),

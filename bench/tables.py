@@ -17,7 +17,14 @@ from build import HERE
 from procs import Values, pair
 
 KIB, MIB = 1 << 10, 1 << 20
-SIZE_NAMES = {8: "8 B", 4 * KIB: "4 KiB", 64 * KIB: "64 KiB", MIB: "1 MiB"}
+SIZE_NAMES = {
+    8: "8 B",
+    4 * KIB: "4 KiB",
+    16 * KIB: "16 KiB",
+    64 * KIB: "64 KiB",
+    MIB: "1 MiB",
+    16 * MIB: "16 MiB",
+}
 # size: (outstanding, in one post)
 STREAMS = {4 * KIB: (128, 16), 64 * KIB: (32, 4), MIB: (8, 1)}
 WIRE = ("env", "RNIC_LOCAL=off")  # before a command: packets, also to this host
