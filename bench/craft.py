@@ -34,6 +34,7 @@ from tables import (
 
 SIZES = (64, 4 * KIB, 64 * KIB)
 LONG = (4 * KIB, 16 * KIB, 64 * KIB, MIB, 16 * MIB)
+SIDES = {"eager": "eager", "write": "a bare WRITE"}
 WAYS: dict[str, tuple[str, ...]] = {"same host": (), "network path": WIRE}
 STREAMS = {"ring": "ring", "ring-many": "ring, 64 at a time", "channel": "send-receive"}
 THINK = {0: "answered at once", 200: "answered after 200 us"}  # us
@@ -58,8 +59,7 @@ def one_way(s: Setting, way: str) -> Measurements:
     streams = {f"{what} {size}": of(what, size=size) for size in SIZES for what in STREAMS}
     writes = {what: of(what, size=8) for what in ("signaled", "every64", "chained")}
     waits = {f"wait {how} {think}": of(f"wait-{how}", think=think) for think in THINK for how in WAITS}
-    sides = {size: ("announced", "write", *(("eager",) if size <= MIB else ())) for size in LONG}
-    long = {f"{what} {size}": of(what, size=size) for size in LONG for what in sides[size]}
+    long = {f"{what} {size}": of(what, size=size) for size in LONG for what in ("announced", *SIDES)}
     calls = {f"rpc {n}": of("rpc-rnic", outstanding=n) for n in CALLS}
     return {f"{way} {name}": call for name, call in (streams | writes | long | waits | calls).items()}
 
@@ -101,7 +101,7 @@ def long_rows(way: str) -> list[Row]:
             f"announced, {SIZE_NAMES[size]}",
             GBYTES,
             f"{way} announced {size}",
-            {"eager": f"{way} eager {size}", "a bare WRITE": f"{way} write {size}"},
+            {title: f"{way} {what} {size}" for what, title in SIDES.items()},
         )
         for size in LONG
     ]
@@ -150,7 +150,7 @@ def tables() -> list[Table]:
                 f"Patterns, {way}: rendezvous",
                 "Messages into a buffer, each answered before the next. Announced: READ by the receiver. "
                 "Eager: SENDs of 4 KiB, copied at both ends.",
-                ("eager", "a bare WRITE"),
+                tuple(SIDES.values()),
                 long_rows(way),
             ),
             Table(
