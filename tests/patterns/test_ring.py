@@ -481,6 +481,7 @@ def test_a_reader_that_asks_for_doorbells_and_takes_none_stops_no_put(
         assert reader.get_many(None, WAIT) == 50 * [b"x"]
 
 
+@pytest.mark.roce  # over iWARP a doorbell without a receive ends the connection
 def test_a_doorbell_that_is_never_taken_stops_a_queue_pair_and_no_put(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
