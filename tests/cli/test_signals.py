@@ -10,10 +10,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cli.commands import SECONDS, Start
+from rnic.cli.cm.waiting import Waiter
+from rnic.rdmacm import EventChannel
 from waiting import until
 
 # Counts calls from the first line of rnic's own on, and sends itself the signal with the wanted one.
@@ -164,3 +167,34 @@ signals.run(main())
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=SECONDS)
     assert (result.stdout, result.stderr) == ("whole\ncancelled True\n", "")
     assert result.returncode == 128 + number
+
+
+class Completions:
+    """A completion channel with an event, and with a signal that comes when that is taken."""
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(1)
+        self.acknowledged = 0
+
+    def fileno(self) -> int:
+        return self.fd
+
+    def get_cq_event(self, _: float) -> Completions:
+        signal.raise_signal(signal.SIGINT)
+        return self
+
+    def ack_events(self) -> None:
+        self.acknowledged += 1
+
+
+def test_an_event_that_comes_with_a_signal_is_acknowledged() -> None:
+    """Else the queue could not be destroyed, and the command said that instead of "interrupted"."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    completions: Any = Completions()
+    try:
+        with EventChannel() as channel, pytest.raises(KeyboardInterrupt):
+            Waiter(channel, lambda _: None, SECONDS)._sleep(completions, "waiting")
+    finally:
+        signal.signal(signal.SIGINT, before)
+        os.close(completions.fd)
+    assert completions.acknowledged == 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -76,10 +76,19 @@ def run(main: Coroutine[Any, Any, None]) -> None:
         raise
 
 
-@contextmanager
-def spared() -> Iterator[None]:
+def spared() -> AbstractContextManager[None]:
     """Keep Ctrl-C from a process that is started meanwhile: it ends with the one that started it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [SIGINT])
+    return _blocked(SIGINT)
+
+
+def unbroken() -> AbstractContextManager[None]:
+    """Let no signal break off what is done meanwhile: Ended is raised behind it."""
+    return _blocked(*ENDING)
+
+
+@contextmanager
+def _blocked(*numbers: signal.Signals) -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
         yield
     finally:

@@ -7,6 +7,7 @@ import select
 from collections.abc import Callable
 
 import rnic
+from rnic.cli import signals
 from rnic.cli.params import Failure
 from rnic.rdmacm import Event, EventChannel, EventType
 from rnic.times import bounded, milliseconds
@@ -85,7 +86,8 @@ class Waiter:
         if self.channel.fileno() in ready:
             self._dispatch(self.channel.get_cm_event(0))
         if completions.fileno() in ready:
-            completions.get_cq_event(0).ack_events()
+            with signals.unbroken():  # a queue with an event that is not acknowledged cannot be destroyed
+                completions.get_cq_event(0).ack_events()
 
     def _dispatch(self, event: Event) -> None:
         with event:
