@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["CopyError", "Incoming", "Outgoing", "Pace", "Sum"]
 
 SLOW = 4.0
-"""Seconds of a WRITE, from which on fewer go at a time; ALIVE and twice this are less than QUIET."""
+"""A WRITE that takes more seconds halves how many go at a time; ALIVE and twice this are less than QUIET."""
 
 _DATA = Struct("<QI32s")
 

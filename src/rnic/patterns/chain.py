@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Chain", "QueueError", "SendQueue", "SendQueueStatistics"]
 
 LIFE = 1.0
-"""Seconds without a sign of life after which who waits asks the peer's device for one."""
+"""An end that waits so many seconds in vain asks the peer's device for a sign of life."""
 _SIGNALED, _INLINE = SendFlags.SIGNALED, SendFlags.INLINE
 _CARRIES = frozenset(
     {WROpcode.SEND, WROpcode.SEND_WITH_IMM, WROpcode.RDMA_WRITE, WROpcode.RDMA_WRITE_WITH_IMM}
@@ -153,7 +153,7 @@ class SendQueue:
     def wait_for_peer(self, waiter: Waiter, timeout: float | None = None) -> list[WC]:
         """Wait for completions of what the peer does, as waiter.wait(); call look() each second meanwhile.
 
-        So it raises QueueError when the peer is gone, or what `waiter` has is a flushed receive.
+        When the peer is gone, it raises QueueError, or returns the receives that were flushed.
         """
         until = after(timeout)
         while True:

@@ -26,7 +26,6 @@ __all__ = ["Ends"]
 
 _PLACES = 64  # SENDs on their way, at most
 PARTING = 1.0  # seconds for the ABORT to go
-SILENCE = 1.0  # seconds after which an end looks whether its peer is there
 
 
 class Ends:
@@ -128,11 +127,6 @@ class Ends:
         if ticket > self._sends.reached:
             self._sends.reclaim()
         return ticket if ticket > self._sends.reached else 0
-
-    def _probe(self) -> None:
-        """Ask the peer's device for a sign of life: if it gives none, the queue pair fails."""
-        if not self._blocking:
-            self._sends.post([SendWR(opcode=WROpcode.RDMA_WRITE)], timeout=0)
 
     def _post_next(self) -> bool:
         """Post what may go next, in a place that is free; whether there was anything."""
