@@ -148,8 +148,8 @@ def tables() -> list[Table]:
             ),
             Table(
                 f"Patterns, {way}: rendezvous",
-                "Messages into a buffer, each answered before the next. Announced: READ by the receiver. "
-                "Eager: SENDs of 4 KiB, copied at both ends.",
+                "Messages into an array, until the sender knows that the peer has it. Announced: READ by the "
+                "receiver. Eager: SENDs of 4 KiB, copied at both ends, and an answer.",
                 tuple(SIDES.values()),
                 long_rows(way),
             ),

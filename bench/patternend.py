@@ -26,6 +26,7 @@ from functools import partial
 from typing import Any
 
 import batches
+import numpy as np
 
 import rnic
 from rnic.patterns.chain import SendQueue
@@ -225,33 +226,37 @@ def bandwidth(found: Figures, options: Options) -> Figures:
 
 
 def give_message(line: Line, options: Options, *, announced: bool) -> Figures:
-    """The peer has each in its buffer before the next one goes; the buffers come again."""
-    message = bytearray(int(options["size"]))
+    """Until this end knows that the peer has it: of an announced message send() tells, of an eager one an
+    answer. The arrays come again, so their registrations are kept.
+    """
+    message = np.ones(int(options["size"]), np.uint8)
     threshold = 1 if announced else len(message) + 1
     with queue_pair(line) as qp, Rendezvous(Channel(qp), threshold=threshold) as end:
-        line.swap()
+        line.swap(int(not announced))
 
         def run(count: int) -> None:
             for _ in range(count):
                 end.send(message)
-                end.recv()
+                if not announced:
+                    end.recv()
 
         return bandwidth(batches.measure(run, lambda _: None, options["seconds"]), options)
 
 
 def take_message(line: Line, options: Options) -> None:
-    buffer = bytearray(int(options["size"]))
+    buffer = np.ones(int(options["size"]), np.uint8)
     with queue_pair(line) as qp, Rendezvous(Channel(qp)) as end:
-        line.swap()
+        (answers,) = line.swap(0)
         with suppress(EOFError):
             while True:
                 end.recv_into(buffer)
-                end.send(b"")
+                if answers:
+                    end.send(b"")
 
 
 def give_write(line: Line, options: Options) -> Figures:
-    size = int(options["size"])
-    with queue_pair(line) as qp, qp.pd.alloc_mr(size, ALL_ACCESS) as mr:  # type: ignore[union-attr]
+    message = np.ones(int(options["size"]), np.uint8)
+    with queue_pair(line) as qp, qp.pd.reg_mr(message, ALL_ACCESS) as mr:  # type: ignore[union-attr]
         addr, rkey = line.swap(mr.addr, mr.rkey)
         queue = SendQueue(qp)
 
@@ -268,8 +273,8 @@ def give_write(line: Line, options: Options) -> Figures:
 
 
 def take_write(line: Line, options: Options) -> None:
-    size = int(options["size"])
-    with queue_pair(line) as qp, qp.pd.alloc_mr(size, ALL_ACCESS) as mr:  # type: ignore[union-attr]
+    buffer = np.ones(int(options["size"]), np.uint8)
+    with queue_pair(line) as qp, qp.pd.reg_mr(buffer, ALL_ACCESS) as mr:  # type: ignore[union-attr]
         line.swap(mr.addr, mr.rkey)
         line.hear()
         line.say("end")
