@@ -20,7 +20,7 @@ from files.ends import ALL, Place, content, run
 from rnic.files import CopyError, Options, Rights, reading, receiver
 from rnic.files.options import CHUNK, SLOTS
 from rnic.files.records import INLINE, digest
-from rnic.files.state import Pace
+from rnic.files.state import LEAST, Pace
 from rnic.files.talk import ALIVE, QUIET
 from rnic.files.writing import RESUMABLE, Partial
 from rnic.records import replace
@@ -129,33 +129,35 @@ def test_more_sources_than_descriptors(place: Place) -> None:
     assert content(place.served) == content(place.own)
 
 
-@pytest.mark.parametrize("seconds", [0.001, 0.6, 1.0, 3.0, 8.0])
-def test_signs_of_life_pass_between_chunks(seconds: float) -> None:
-    """On a link that takes so many seconds for a chunk, which are sent one behind the other."""
-    pace, flying, now, longest = Pace(SLOTS), deque[tuple[float, float]](), 0.0, 0.0
+@pytest.mark.parametrize("rate", [0.25, 1, 2, 10, 100, 10_000])
+def test_signs_of_life_pass_between_chunks(rate: float) -> None:
+    """On a link of so many Mbit/s, which carries one chunk behind the other."""
+    pace, flying, now, longest = Pace(SLOTS * CHUNK), deque[tuple[float, float, int]](), 0.0, 0.0
     for _ in range(100):
-        while len(flying) < pace.limit:
-            flying.append((now, (flying[-1][1] if flying else now) + seconds))
+        while not flying or sum(one[2] for one in flying) < pace.limit:
+            size = min(CHUNK, pace.limit)
+            began = flying[-1][1] if flying else now
+            flying.append((now, began + size * 8e-6 / rate, size))
         longest = max(longest, flying[-1][1] - now)  # what follows waits so long
-        began, now = flying.popleft()
+        began, now, _ = flying.popleft()
         pace.took(now - began)
     assert longest + 2 * ALIVE < QUIET
-    if seconds < 0.1:
-        assert pace.limit == SLOTS
+    if rate > 1000:
+        assert pace.limit == SLOTS * CHUNK
 
 
 def test_no_more_chunks_at_a_time_than_the_pace_allows(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    (place.own / "large").write_bytes(bytes(20 * CHUNK))
+    (place.own / "large").write_bytes(bytes(5 * CHUNK))
     monkeypatch.setattr(Pace, "took", lambda *_: None)
     write, writing, most = rnic.aio.Connection.write, 0, 0
 
-    async def counted(*args: Any) -> None:
+    async def counted(conn: Any, view: memoryview, *args: Any) -> None:
         nonlocal writing, most
-        writing += 1
+        writing += len(view)
         most = max(most, writing)
         await asyncio.sleep(0)
-        await write(*args)
-        writing -= 1
+        await write(conn, view, *args)
+        writing -= len(view)
 
     monkeypatch.setattr(rnic.aio.Connection, "write", counted)
 
@@ -164,7 +166,7 @@ def test_no_more_chunks_at_a_time_than_the_pace_allows(place: Place, monkeypatch
             assert (await place.put("large")).files == 1
 
     run(main())
-    assert most == 1
+    assert most == LEAST
 
 
 def test_long_paths_and_longer_ones(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +213,7 @@ def test_what_cannot_be_stored_is_not_sent(place: Place, monkeypatch: pytest.Mon
     """Of a file that is worth a question; the copy goes on with the next one."""
     for name in ("large", "other"):
         with (place.own / name).open("wb") as file:
-            file.write(bytes(CHUNK))
+            file.write(bytes(LEAST))
             file.truncate(RESUMABLE)
     (place.served / "large").mkdir()
     write, writes = rnic.aio.Connection.write, 0

@@ -35,7 +35,7 @@ from rnic.files.records import (
 from rnic.files.state import Sum
 from rnic.files.talk import CONFIG, GREETING, Talk
 
-NOTHING = bytes(32)
+NOTHING = bytes(16)
 
 
 def small(number: int = 0, path: bytes = b"f", content: bytes = b"x") -> Small:

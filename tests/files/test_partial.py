@@ -13,11 +13,12 @@ import pytest
 from rnic.files.options import CHUNK, SLOTS
 from rnic.files.records import Open, digest
 from rnic.files.tree import Tree
-from rnic.files.writing import Partial
+from rnic.files.writing import RESUMABLE, Partial
 
-SIZE = 16 << 20
+SIZE = (SLOTS + 4) * CHUNK
 ENTRY = Open(0, 0o600, 10**18, SIZE, 1, b"big")
 BLOCK = bytes(CHUNK)
+DIGEST = digest(BLOCK)
 
 
 @pytest.fixture
@@ -30,16 +31,37 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
 def partial(tree: Tree, chunks: int = 0, entry: Open = ENTRY) -> Partial:
     one = Partial(tree, (b"big",), entry)
     for number in range(chunks):
-        one.put(memoryview(BLOCK), number * CHUNK, digest(BLOCK))
+        one.expect(number * CHUNK, CHUNK)
+        one.put(memoryview(BLOCK), number * CHUNK, DIGEST)
     return one
+
+
+def killed(one: Partial) -> None:
+    """Its process ended at once."""
+    one._close()
 
 
 def names(root: Path) -> list[str]:
     return sorted(path.name for path in root.iterdir())
 
 
-def test_what_is_left_counts_but_for_the_last_chunks(tree: Tree) -> None:
-    partial(tree, SLOTS + 3).drop(keep=True)
+def test_what_a_killed_receiver_has_left_counts_but_for_the_last_chunks(tree: Tree) -> None:
+    killed(partial(tree, SLOTS + 3))
+    again = partial(tree)
+    assert again.have(Event())[0] == 3 * CHUNK
+    again.drop()
+
+
+def test_all_that_is_left_counts_up_to_the_first_gap(tree: Tree) -> None:
+    one = partial(tree, 3)
+    for number in (3, 4, 5):
+        one.expect(number * CHUNK, CHUNK)
+    one.put(memoryview(BLOCK), 4 * CHUNK, DIGEST)
+    one.drop(keep=True)
+    again = partial(tree)
+    assert again.have(Event())[0] == 3 * CHUNK
+    again.begin(3 * CHUNK)
+    again.drop(keep=True)
     again = partial(tree)
     assert again.have(Event())[0] == 3 * CHUNK
     again.drop()
@@ -58,9 +80,9 @@ def test_another_file_does_not_use_it(tree: Tree, other: Open) -> None:
 
 
 def test_small_and_damaged_files_leave_nothing(tree: Tree, tmp_path: Path) -> None:
-    partial(tree, 1, ENTRY._replace(size=SIZE - 1)).drop(keep=True)
+    partial(tree, 1, ENTRY._replace(size=RESUMABLE - 1)).drop(keep=True)
     damaged = partial(tree, 1)
-    damaged.put(memoryview(BLOCK), 0, bytes(32))
+    damaged.put(memoryview(BLOCK), 0, bytes(16))
     damaged.drop(keep=True)
     partial(tree, 1).drop()
     assert names(tmp_path) == []

@@ -31,7 +31,7 @@ from rnic.files.state import CopyError, Incoming, Outgoing, Sum
 
 EXAMPLES: list[Record] = [
     Small(7, 0o644, -5, 3, digest(b"abc"), b"a/b", b"abc"),
-    Data(1, 1 << 40, 1 << 20, 7, bytes(range(32))),
+    Data(1, 1 << 40, 1 << 20, 7, bytes(range(16))),
     Complaint("ä".encode(), b"no"),
     Folder(0, 0o755, 1, 0, b"x"),
     Finish(9),
@@ -98,12 +98,12 @@ def incoming() -> Incoming:
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (Data(1, 0, 10, 0, bytes(32)), "not open"),
-        (Data(0, 0, 10, 2, bytes(32)), "slot 2"),
-        (Data(0, 0, 101, 0, bytes(32)), "101 bytes"),
-        (Data(0, 0, 0, 0, bytes(32)), "0 bytes"),
-        (Data(0, 200, 51, 0, bytes(32)), "250 bytes"),
-        (Data(0, (1 << 64) - 1, 10, 0, bytes(32)), "250 bytes"),
+        (Data(1, 0, 10, 0, bytes(16)), "not open"),
+        (Data(0, 0, 10, 2, bytes(16)), "slot 2"),
+        (Data(0, 0, 101, 0, bytes(16)), "101 bytes"),
+        (Data(0, 0, 0, 0, bytes(16)), "0 bytes"),
+        (Data(0, 200, 51, 0, bytes(16)), "250 bytes"),
+        (Data(0, (1 << 64) - 1, 10, 0, bytes(16)), "250 bytes"),
     ],
 )
 def test_data_that_lie_are_refused(data: Data, why: str) -> None:
@@ -113,7 +113,7 @@ def test_data_that_lie_are_refused(data: Data, why: str) -> None:
 
 def test_a_slot_is_used_once_until_it_is_free() -> None:
     books = incoming()
-    data = Data(0, 0, 10, 0, bytes(32))
+    data = Data(0, 0, 10, 0, bytes(16))
     books.data(data)
     with pytest.raises(CopyError, match="slot 0"):
         books.data(data)
@@ -149,7 +149,7 @@ def test_only_what_was_offered_is_resumed() -> None:
         books.resume(0, 0)
     books.asked[0] = 100
     with pytest.raises(CopyError, match="not open"):
-        books.data(Data(0, 0, 10, 0, bytes(32)))
+        books.data(Data(0, 0, 10, 0, bytes(16)))
     with pytest.raises(CopyError, match="not offered"):
         books.resume(0, 50)
 
@@ -161,13 +161,13 @@ def test_a_receiver_that_lies_is_refused() -> None:
     with pytest.raises(CopyError, match="not on its way"):
         books.done(0)
     with pytest.raises(CopyError, match="not asked"):
-        books.opened(Opened(0, 0, 0, bytes(32)))
+        books.opened(Opened(0, 0, 0, bytes(16)))
     with pytest.raises(CopyError, match="before"):
         books.finished()
 
 
 def test_the_digest_of_a_file_knows_order_and_place() -> None:
-    first, second = Data(0, 0, 1, 0, bytes(32)), Data(0, 1, 1, 1, bytes(32))
+    first, second = Data(0, 0, 1, 0, bytes(16)), Data(0, 1, 1, 1, bytes(16))
     sums = []
     for order in ((first, second), (second, first), (first,)):
         total = Sum()

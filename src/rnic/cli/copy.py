@@ -129,7 +129,7 @@ def cp(
     rnic cp -r dir file other:some   into its directory `some`
     rnic cp -r other:dir .           from there
 
-    Each file is verified by its BLAKE3 digest, and gets its name when all of it is there, with mode and time
+    Each file is verified by its XXH3 digest, and gets its name when all of it is there, with mode and time
     of the original. An interrupted copy of a large file goes on where it was. Symbolic links are not copied.
 
     Exit code 1: some file was not copied; 2: the command line is wrong.

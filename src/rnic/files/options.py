@@ -8,8 +8,8 @@ from rnic.records import Record
 __all__ = ["CHUNK", "PORT", "SLOTS", "Options", "Report"]
 
 PORT = 7474
-CHUNK = 1 << 20
-"""Bytes of a large file that travel in one WRITE."""
+CHUNK = 4 << 20
+"""Bytes of a large file that travel in one WRITE, at most."""
 SLOTS = 8
 """Chunks that may be on their way at a time: the receiver has memory for so many."""
 

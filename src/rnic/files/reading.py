@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from errno import ENXIO
 from threading import Event
 from typing import NamedTuple
@@ -184,8 +184,8 @@ def _large(found: _Found, fd: int, before: os.stat_result, books: Outgoing) -> L
     return Large(entry, fd, before, found.shown)
 
 
-def extents(fd: int, start: int, size: int) -> Iterator[tuple[int, int]]:
-    """Offset and length of each chunk that holds data, without holes."""
+def extents(fd: int, start: int, size: int, step: Callable[[], int]) -> Iterator[tuple[int, int]]:
+    """Offset and length of each chunk that holds data, without holes; of step() bytes at most, a power of 2."""
     at = start
     while at < size:
         try:
@@ -197,7 +197,8 @@ def extents(fd: int, start: int, size: int) -> Iterator[tuple[int, int]]:
         end = min(os.lseek(fd, first, os.SEEK_HOLE), size)
         at = first
         while at < end:
-            length = min(CHUNK - at % CHUNK, end - at)
+            most = step()
+            length = min(most - at % most, end - at)
             yield at, length
             at += length
         at = max(at, end)

@@ -298,6 +298,7 @@ class Receiver:
         if file.partial is None:
             self._begin(self._free(record, file, None))
             return
+        file.partial.expect(record.offset, record.length)
         view = self._memory.buf[record.slot * CHUNK : record.slot * CHUNK + record.length]
         loop = asyncio.get_running_loop()
         write = loop.run_in_executor(self._writers, _put, file.partial, view, record)

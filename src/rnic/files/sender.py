@@ -73,7 +73,7 @@ class Sender:
         self._talk, self._conn = talk, talk.conn
         self._sources, self._options, self.report = sources, options, report
         self._books = Outgoing(SLOTS)
-        self._pace, self._writes = Pace(SLOTS), 0
+        self._pace, self._flying = Pace(SLOTS * CHUNK), 0  # bytes
         self._room = asyncio.Event()
         self._stop = threading.Event()
         self._answer: asyncio.Future[Opened] | None = None
@@ -157,7 +157,7 @@ class Sender:
         if start is None:
             self._close(file)
             return
-        pieces = reading.extents(item.fd, start, entry.size)
+        pieces = reading.extents(item.fd, start, entry.size, self._step)
         while file.why is None:
             try:
                 piece = next(pieces, None)
@@ -170,6 +170,10 @@ class Sender:
             chunk = asyncio.create_task(self._chunk(item, *piece))
             self._steps.append(_Step(file, chunk))
         self._steps.append(_Step(file, None))
+
+    def _step(self) -> int:
+        """Bytes of the next chunk, at most."""
+        return min(CHUNK, self._pace.limit)
 
     async def _advance(self, most: int) -> None:
         """Send what is next, until so many steps are left."""
@@ -230,11 +234,11 @@ class Sender:
 
     async def _chunk(self, item: Large, offset: int, length: int) -> Data | str:
         """Read a chunk, and WRITE it into a slot; a text: why it cannot be read."""
-        while not self._books.free or self._writes >= self._pace.limit:
+        while not self._books.free or 0 < self._flying > self._pace.limit - length:
             self._room.clear()
             await self._room.wait()
         slot = self._books.free.pop(0)
-        self._writes += 1
+        self._flying += length
         try:
             with self._memory.buf[slot * CHUNK : slot * CHUNK + length] as view:
                 found = await self._read(item.fd, view, offset)
@@ -245,7 +249,7 @@ class Sender:
                 await self._conn.write(view, self._region, slot * CHUNK)
                 self._pace.took(monotonic() - began)
         finally:
-            self._writes -= 1
+            self._flying -= length
             self._room.set()
         return Data(item.entry.id, offset, length, slot, found)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from blake3 import blake3
+from xxhash import xxh3_128
 
 if TYPE_CHECKING:
     from rnic.files.records import Data, Entry, Opened
@@ -14,9 +14,11 @@ if TYPE_CHECKING:
 __all__ = ["CopyError", "Incoming", "Outgoing", "Pace", "Sum"]
 
 SLOW = 4.0
-"""A WRITE that takes more seconds halves how many go at a time; ALIVE and twice this are less than QUIET."""
+"""A WRITE that takes more seconds halves how much goes at a time; ALIVE and twice this are less than QUIET."""
+LEAST = 256 * 1024
+"""Bytes that go at a time, at least."""
 
-_DATA = Struct("<QI32s")
+_DATA = Struct("<QI16s")
 
 
 class CopyError(ConnectionError):
@@ -27,7 +29,7 @@ class Sum:
     """The digest of a file's Data, in their order: both ends keep one."""
 
     def __init__(self) -> None:
-        self._hash = blake3()
+        self._hash = xxh3_128()
 
     def add(self, data: Data) -> None:
         """One more."""
@@ -39,16 +41,16 @@ class Sum:
 
 
 class Pace:
-    """How many chunks are WRITTEN at a time: of more, a slow link would carry nothing else for so long that
+    """How many bytes are WRITTEN at a time: with more, a slow link would carry nothing else for so long that
     the peer misses the signs of life, which wait behind them.
     """
 
     def __init__(self, most: int) -> None:
-        self._most, self.limit = most, 1
+        self._most, self.limit = most, LEAST
 
     def took(self, seconds: float) -> None:
         """A WRITE has taken so long, with those that were ahead of it."""
-        self.limit = max(1, self.limit // 2) if seconds > SLOW else min(self._most, self.limit + 1)
+        self.limit = max(LEAST, self.limit // 2) if seconds > SLOW else min(self._most, self.limit * 2)
 
 
 class Outgoing:

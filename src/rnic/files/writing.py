@@ -11,11 +11,11 @@ import stat
 import time
 from collections.abc import Iterable
 from errno import EISDIR
-from threading import Event
+from threading import Event, Lock
 
 from rnic.files.options import CHUNK, SLOTS
 from rnic.files.reading import prefix
-from rnic.files.records import Open, Small, digest
+from rnic.files.records import NO_DIGEST, Open, Small, digest
 from rnic.files.tree import Parts, Tree
 
 __all__ = ["DAMAGED", "RESUMABLE", "Partial", "Target", "dress_folder", "exists", "store", "words"]
@@ -160,6 +160,11 @@ class Partial:
         """Why it can no more become whole."""
         self._folder = os.dup(tree.folder(parts[:-1]))
         self._fd = -1
+        self._due: set[int] = set()  # where chunks begin that are not stored yet
+        self._end = 0  # of the last of all
+        self._writing = (
+            Lock()
+        )  # the kernel lets one write to a file at a time, and the others use a processor
         try:
             self._open()
         except BaseException:
@@ -201,16 +206,23 @@ class Partial:
         return False
 
     def have(self, stop: Event) -> tuple[int, bytes]:
-        """How many bytes are here from before, and their digest; the last chunks may have gaps, and do not
-        count.
+        """How many bytes are here from before, and their digest. Where a receiver was killed, the last chunks may
+        have gaps, and do not count.
         """
-        size = min(os.fstat(self._fd).st_size, self.entry.size)
-        length = max(0, size // CHUNK - SLOTS) * CHUNK
-        return length, prefix(self._fd, length, stop) if length else bytes(32)
+        status = os.fstat(self._fd)
+        gaps = 0 if status.st_mtime_ns == self.entry.mtime else SLOTS
+        length = max(0, min(status.st_size, self.entry.size) // CHUNK - gaps) * CHUNK
+        return length, prefix(self._fd, length, stop) if length else NO_DIGEST
 
     def begin(self, offset: int) -> None:
         """Keep so many bytes, and nothing behind them."""
         os.ftruncate(self._fd, offset)
+        self._end = offset
+
+    def expect(self, offset: int, length: int) -> None:
+        """A chunk has come, which put() is going to store; they come in their order."""
+        self._due.add(offset)
+        self._end = offset + length
 
     def put(self, view: memoryview, offset: int, wanted: bytes) -> None:
         """Store a chunk, if it is what was sent. From any thread; what goes wrong is in `failed`."""
@@ -220,7 +232,9 @@ class Partial:
             if digest(view) != wanted:
                 self.failed = DAMAGED
             else:
-                _write(self._fd, view, offset)
+                with self._writing:
+                    _write(self._fd, view, offset)
+                self._due.discard(offset)
         except OSError as error:
             self.failed = error.strerror or str(error)
 
@@ -258,15 +272,23 @@ class Partial:
         return exists(self._folder, self._name)
 
     def drop(self, keep: bool = False) -> None:
-        """Remove what has come; `keep`: leave it for a later copy, if it is large."""
+        """Remove what has come; `keep`: leave it for a later copy, if it is large. No thread stores any more."""
         if self._folder < 0:
             return
         try:
-            keep = keep and self.failed is None and self.entry.size >= RESUMABLE
+            whole = min(self._due, default=self._end)
+            keep = keep and self.failed is None and self.entry.size >= RESUMABLE and whole >= CHUNK
             if not keep or self._temporary != self._common or self._is_there():
                 _unlink(self._folder, self._temporary)
+            else:
+                self._leave(whole)
         finally:
             self._close()
+
+    def _leave(self, whole: int) -> None:
+        """Nothing behind a gap; the file's own time says that there is none."""
+        os.ftruncate(self._fd, whole)
+        os.utime(self._fd, ns=(time.time_ns(), self.entry.mtime))
 
     def _close(self) -> None:
         for fd in (self._fd, self._folder):
