@@ -185,7 +185,7 @@ def _large(found: _Found, fd: int, before: os.stat_result, books: Outgoing) -> L
 
 
 def extents(fd: int, start: int, size: int, step: Callable[[], int]) -> Iterator[tuple[int, int]]:
-    """Offset and length of each chunk that holds data, without holes; of step() bytes at most, a power of 2."""
+    """Offset and length of each chunk that holds data, without holes; step() is the most, a power of 2."""
     at = start
     while at < size:
         try:
