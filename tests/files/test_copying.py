@@ -8,7 +8,7 @@ import os
 import random
 import resource
 from collections import deque
-from errno import EPERM
+from errno import ENOSPC, EPERM
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import pytest
 import rnic.aio
 from conn.peers import descriptors
 from files.ends import ALL, Place, content, run
-from rnic.files import CopyError, Options, Rights, reading, receiver
+from rnic.files import CopyError, Options, Rights, reading, receiver, writing
 from rnic.files.options import CHUNK, SLOTS
 from rnic.files.records import INLINE, digest
 from rnic.files.state import LEAST, Pace
@@ -195,7 +195,7 @@ def test_long_paths_and_longer_ones(place: Place, monkeypatch: pytest.MonkeyPatc
             report = await place.put("tree")
             assert report.files == 200
             texts = [text for _, text in report.failures]
-            assert sum("a symbolic link" in text for text in texts) == 200
+            assert sum("symbolic links are not copied" in text for text in texts) == 200
             assert sum("cannot set mode" in text for text in texts) > 200
             assert sum("a path of more than" in text for text in texts) > 290
             back = await place.get("tree", to="back")
@@ -488,6 +488,44 @@ def test_a_file_that_changes_meanwhile_is_not_copied(
 
     run(main())
     assert not content(place.served)
+
+
+def test_a_full_disk_ends_the_reading_of_a_file(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the next file is copied."""
+    size = 30 * CHUNK
+    with (place.own / "a").open("wb") as file:
+        for at in range(0, size, CHUNK):
+            file.seek(at)
+            file.write(b"x" * 100)
+        file.truncate(size)
+    (place.own / "b").write_bytes(bytes(CHUNK))
+    read, reads, full = reading.read_chunk, 0, False
+
+    def counted(fd: int, view: memoryview, offset: int) -> bytes | None:
+        nonlocal reads
+        reads += 1
+        return read(fd, view, offset)
+
+    def write(fd: int, data: memoryview, offset: int) -> None:
+        nonlocal full
+        if not full:
+            full = True
+            raise OSError(ENOSPC, os.strerror(ENOSPC))
+        os.pwrite(fd, data, offset)
+
+    monkeypatch.setattr(reading, "read_chunk", counted)
+    monkeypatch.setattr(writing, "_write", write)
+    monkeypatch.setattr(Pace, "took", lambda *_: None)  # a chunk at a time
+
+    async def main() -> None:
+        async with place.server():
+            report = await place.put("a", "b")
+        assert [text for _, text in report.failures] == ["cannot copy 'a': No space left on device"]
+        assert report.files == 1
+
+    run(main())
+    assert content(place.served) == {"b": bytes(CHUNK)}
+    assert reads < 30 + CHUNK // LEAST
 
 
 def test_an_interrupted_copy_goes_on(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

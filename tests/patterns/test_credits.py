@@ -278,6 +278,18 @@ def test_a_cancelled_send_goes_whole_or_not_at_all() -> None:
         asyncio.run(within(talk(a, b)))
 
 
+def test_several_tasks_end_a_channel_at_a_time() -> None:
+    async def end(a: AsyncChannel) -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await a.recv()
+        await asyncio.gather(a.abort("enough"), a.abort(), a.abort())
+
+    with async_channels() as (a, b):
+        asyncio.run(within(end(a)))
+        asyncio.run(within(b.abort()))
+
+
 def test_tasks_learn_of_the_end_of_an_abort_and_of_a_lie() -> None:
     async def talk(a: AsyncChannel, b: AsyncChannel, lie: bool) -> type[BaseException]:
         waits = asyncio.create_task(a.recv())

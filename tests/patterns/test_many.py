@@ -211,7 +211,7 @@ def test_a_claim_that_a_call_has_left_behind_is_used_by_the_next_one() -> None:
 
 def test_a_record_that_a_call_has_left_complete_is_not_written_again() -> None:
     with reading(slots=4) as (reader, port), writing(port) as writer:
-        for step in writer._lay(claim(writer), memoryview(b"first")):
+        for step in writer._lay(claim(writer), memoryview(b"first"), None):
             writer._port.do(step)
         assert writer._next == 0
         writer.put(b"second", WAIT)

@@ -259,6 +259,28 @@ def test_a_cancelled_put_locks_nobody_out() -> None:
     asyncio.run(with_clients(partial(StoreMemory, slots=1), 1, AsyncStore, use))
 
 
+def test_who_cancels_a_put_and_then_does_nothing_locks_nobody_out() -> None:
+    stores: list[AsyncStore] = []
+    over = asyncio.Event()
+
+    async def use(store: AsyncStore, _: int) -> None:
+        stores.append(store)
+        if len(stores) == 1:
+            await over.wait()
+            return
+        idle = stores[0]
+        for turns in range(40):
+            task = asyncio.create_task(idle.put(b"k", b"a"))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            await store.put(b"k", b"b", timeout=WAIT)
+        over.set()
+
+    asyncio.run(with_clients(partial(StoreMemory, slots=1), 2, AsyncStore, use))
+
+
 def test_tasks_with_locks_counters_and_groups() -> None:
     inside = 0
 

@@ -34,6 +34,9 @@ def test_locks_and_counters() -> None:
             with two.lock(0, WAIT) as second:
                 assert second > first
             assert (one.add(1, 5), two.add(1, -2), one.value(1), one.value(0)) == (0, 5, 3, 0)
+            with pytest.raises(TypeError, match="integer"):
+                one.add(0, "1")
+            assert repr(one) == "<Words: client 1 of 32 bytes>"
             for call in (partial(one.add, 2), partial(one.value, -1)):
                 with pytest.raises(IndexError, match="of 2"):
                     call()
@@ -60,6 +63,23 @@ def test_who_waits_for_a_lock_does_not_keep_others_of_the_client_from_releasing_
             with two.lock(0, WAIT):
                 assert not taken.done()
         taken.result(WAIT)
+
+
+def test_ctrl_c_at_the_moment_of_the_lock_leaves_it_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Words._run
+
+    def interrupted(words: Words, steps: Any, until: float | None) -> Any:
+        found = run(words, steps, until)
+        if words is one and isinstance(found, tuple):
+            raise KeyboardInterrupt
+        return found
+
+    with served(WordMemory, locks=1) as (port, _), client(Words, port) as one, client(Words, port) as two:
+        monkeypatch.setattr(Words, "_run", interrupted)
+        with pytest.raises(KeyboardInterrupt), one.lock(0, WAIT):
+            pytest.fail("it was interrupted")
+        with two.lock(0, timeout=1.0):
+            pass
 
 
 def test_a_lock_whose_holder_goes() -> None:

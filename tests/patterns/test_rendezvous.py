@@ -330,6 +330,11 @@ def test_what_the_peer_does_not_take_is_refused_here() -> None:
         close(sender, receiver)
 
 
+def test_a_queue_pair_is_no_channel() -> None:
+    with queue_pairs() as (a, _), pytest.raises(TypeError, match="give a Channel or AsyncChannel"):
+        Rendezvous(a)  # type: ignore[arg-type]
+
+
 def test_a_full_backlog_is_told_with_the_cure() -> None:
     with ends(max_backlog=1000) as (a, b):
         greet(a, b)

@@ -91,6 +91,33 @@ def test_a_call_has_its_reply(both: Both) -> None:
         assert client.outstanding == 0
 
 
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise ValueError
+
+
+def test_an_error_without_a_text_is_told_and_the_server_goes_on(both: Both) -> None:
+    def fail(_: bytes) -> bytes:
+        raise MuteError
+
+    with served(both, Server({"upper": bytes.upper, "fail": fail})) as client:
+        with pytest.raises(RemoteError, match="MuteError: its text cannot be told: ValueError"):
+            client.call("fail", timeout=WAIT)
+        assert client.call("upper", b"hello", WAIT) == b"HELLO"
+        assert "<Client: 0 calls outstanding" in repr(client)
+
+
+def test_what_is_no_name_and_no_handler_says_so(both: Both) -> None:
+    with (
+        served(both, Server({"upper": bytes.upper})) as client,
+        pytest.raises(TypeError, match="a str, not b'up"),
+    ):
+        client.call(b"upper")  # type: ignore[arg-type]
+    for kind in (Server, AsyncServer):
+        with pytest.raises(TypeError, match="a: give a function that takes the body, not 5"):
+            kind({"a": 5})  # type: ignore[dict-item]
+
+
 def test_many_calls_are_on_their_way_and_the_window_holds(both: Both) -> None:
     with served(both, Server({"upper": bytes.upper}), limit=8, window=20_000) as client:
         calls = []

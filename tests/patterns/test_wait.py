@@ -122,6 +122,8 @@ def test_misuse_is_refused(pair: tuple[QP, QP]) -> None:
         with pytest.raises(ValueError, match="create_comp_channel"):
             Waiter(bare)
         Waiter(bare, How.POLL)
+    with pytest.raises(TypeError, match=r"how is 'poll': give How\.POLL"):
+        Waiter(b.recv_cq, "poll")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="spin -1"):
         Waiter(b.recv_cq, spin=-1)
     waiter = Waiter(b.recv_cq)

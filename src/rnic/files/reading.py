@@ -90,8 +90,9 @@ def _walk(source: Source, options: Options, sizes: bool = False) -> Iterator[_Fo
                     for name, plain in reversed(source.tree.inside(parts))
                 ]
             elif not stat.S_ISREG(status.st_mode):
-                kind = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "no regular file"
-                yield complaint(shown, f"{kind}, which is not copied", "omitting")
+                link = stat.S_ISLNK(status.st_mode)
+                why = "symbolic links are not copied" if link else "only files and directories are copied"
+                yield complaint(shown, why, "omitting")
                 continue
         except OSError as error:
             yield complaint(shown, error, "cannot stat")

@@ -21,6 +21,7 @@ from rnic.files import records
 from rnic.files.options import CHUNK, SLOTS, Options, Report
 from rnic.files.records import (
     NO_DIGEST,
+    Broken,
     Cancel,
     Complaint,
     Data,
@@ -62,6 +63,8 @@ class _File:
         self.partial: Partial | None = None
         self.why: str | None = None
         self.writes: set[asyncio.Future[None]] = set()
+        self.broken = False
+        """The sender was told that it cannot become whole."""
         self.answer: Opened | None = None
         """What an Open is answered that asks."""
 
@@ -311,7 +314,12 @@ class Receiver:
             file.writes.discard(write)
         self._books.freed(record.slot)
         self.report.moved(record.length)
-        await self._talk.send(Free(record.slot))
+        out: list[Record] = [Free(record.slot)]
+        lost = file.partial is None or file.partial.failed is not None
+        if lost and not file.broken and record.id in self._files:  # its Done is the last word
+            file.broken = True
+            out.append(Broken(record.id))
+        await self._talk.send(*out)
 
     async def _end(self, number: int, why: str | None) -> None:
         """A file ends; `why`: it cannot become whole."""

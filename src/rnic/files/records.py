@@ -31,6 +31,7 @@ damage, and are no protection from who forges.
     19 Finished  receiver
     20 Alive     both
     21 Stored    receiver  u64 id, u32 entries                                     (so many from this id on)
+    22 Broken    receiver  u64 id
 
 docs/files.md says when each is sent.
 """
@@ -258,6 +259,12 @@ class Stored(NamedTuple):
     entries: int
 
 
+class Broken(NamedTuple):
+    """An open file that cannot become whole: its Data are not wanted any more. Its Done will say why."""
+
+    id: int
+
+
 Entry = Folder | Small | Would | Open
 Record = (
     Hello
@@ -278,6 +285,7 @@ Record = (
     | Finished
     | Alive
     | Stored
+    | Broken
 )
 _KINDS: tuple[tuple[type[Record], str], ...] = (
     (Hello, "HB32s"),
@@ -301,6 +309,7 @@ _KINDS: tuple[tuple[type[Record], str], ...] = (
     (Finished, ""),
     (Alive, ""),
     (Stored, "QI"),
+    (Broken, "Q"),
 )
 _HEAD = Struct("<BI")
 _TWO = (Small, Complaint)  # two fields of any length

@@ -21,6 +21,7 @@ from rnic.files.options import CHUNK, SLOTS, Options, Report
 from rnic.files.reading import CHANGED, Large, Source
 from rnic.files.records import (
     INLINE,
+    Broken,
     Cancel,
     Complaint,
     Data,
@@ -47,6 +48,7 @@ from rnic.files.writing import RESUMABLE, words
 __all__ = ["Sender"]
 
 WORKERS = min(4, os.cpu_count() or 1)
+BROKEN = "the receiver cannot store it"
 
 
 class _File:
@@ -204,7 +206,8 @@ class Sender:
         if file.why is None:
             await self._talk.send(End(entry.id, file.total.digest()))
         else:
-            self._why[entry.id] = file.why
+            if file.why != BROKEN:
+                self._why[entry.id] = file.why
             await self._talk.send(Cancel(entry.id, file.why.encode()))
 
     def _close(self, file: _File) -> None:
@@ -273,25 +276,37 @@ class Sender:
     async def _listen(self) -> None:
         while True:
             for record in await self._talk.hear():
-                match record:
-                    case Free(slot):
-                        self.report.moved(self._books.freed(slot))
-                        self._room.set()
-                    case Stored():
-                        self._all_stored(record)
-                    case Done():
-                        self._done(record)
-                    case Opened():
-                        self._books.opened(record)
-                        if self._answer is not None and not self._answer.done():
-                            self._answer.set_result(record)
-                    case Complaint(path, text):
-                        self.report.failed(path, printable(text))
-                    case Finished():
-                        self._books.finished()
-                        return
-                    case _:
-                        raise CopyError(f"the peer sent a {type(record).__name__}, which is not its to send")
+                if isinstance(record, Finished):
+                    self._books.finished()
+                    return
+                self._hear(record)
+
+    def _hear(self, record: Record) -> None:
+        match record:
+            case Free(slot):
+                self.report.moved(self._books.freed(slot))
+                self._room.set()
+            case Stored():
+                self._all_stored(record)
+            case Done():
+                self._done(record)
+            case Opened():
+                self._books.opened(record)
+                if self._answer is not None and not self._answer.done():
+                    self._answer.set_result(record)
+            case Broken(number):
+                self._broken(number)
+            case Complaint(path, text):
+                self.report.failed(path, printable(text))
+            case _:
+                raise CopyError(f"the peer sent a {type(record).__name__}, which is not its to send")
+
+    def _broken(self, number: int) -> None:
+        """No more of it is read; the peer knows why, and says so in the end."""
+        self._books.check_open(number)
+        for file in self._open:
+            if file.item.entry.id == number:
+                file.why = file.why or BROKEN
 
     def _done(self, record: Done) -> None:
         path, size, folder = self._books.done(record.id)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["CopyError", "Incoming", "Outgoing", "Pace", "Sum"]
 
 SLOW = 4.0
-"""A WRITE that takes more seconds halves how much goes at a time; ALIVE and twice this are less than QUIET."""
+"""A WRITE of more seconds halves how much goes at a time. ALIVE and twice this are less than QUIET."""
 LEAST = 256 * 1024
 """Bytes that go at a time, at least."""
 
@@ -85,6 +85,11 @@ class Outgoing:
             raise CopyError(f"the peer freed slot {slot}, which was not in use")
         self.free.append(slot)
         return self._busy.pop(slot)
+
+    def check_open(self, number: int) -> None:
+        """The peer says something of a file that it has not ended."""
+        if number not in self.unanswered:
+            raise CopyError(f"the peer told of file {number}, which is not on its way")
 
     def opened(self, record: Opened) -> None:
         """An answer to an Open has come."""

@@ -162,9 +162,8 @@ class Partial:
         self._fd = -1
         self._due: set[int] = set()  # where chunks begin that are not stored yet
         self._end = 0  # of the last of all
-        self._writing = (
-            Lock()
-        )  # the kernel lets one write to a file at a time, and the others use a processor
+        self._writing = Lock()
+        """The kernel lets one write to a file at a time; others would use a processor meanwhile."""
         try:
             self._open()
         except BaseException:
@@ -206,8 +205,8 @@ class Partial:
         return False
 
     def have(self, stop: Event) -> tuple[int, bytes]:
-        """How many bytes are here from before, and their digest. Where a receiver was killed, the last chunks may
-        have gaps, and do not count.
+        """How many bytes are here from before, and their digest. Where a receiver was killed, the last chunks
+        may have gaps, and do not count.
         """
         status = os.fstat(self._fd)
         gaps = 0 if status.st_mtime_ns == self.entry.mtime else SLOTS
@@ -272,7 +271,7 @@ class Partial:
         return exists(self._folder, self._name)
 
     def drop(self, keep: bool = False) -> None:
-        """Remove what has come; `keep`: leave it for a later copy, if it is large. No thread stores any more."""
+        """Remove what has come; `keep`: leave it for a later copy, if it is large. No thread uses it now."""
         if self._folder < 0:
             return
         try:

@@ -67,6 +67,8 @@ class Waiter:
     """
 
     def __init__(self, cq: CQ, how: How = How.ADAPTIVE, *, spin: float = SPIN) -> None:
+        if not isinstance(how, How):
+            raise TypeError(f"how is {how!r}: give How.POLL, How.EVENT or How.ADAPTIVE")
         if how is not How.POLL and cq.channel is None:
             cure = "create it with one: ctx.create_cq(n, ctx.create_comp_channel()), or wait by How.POLL"
             raise ValueError(f"How.{how.name} needs a completion channel, and the queue has none: {cure}")

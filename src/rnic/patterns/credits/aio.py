@@ -30,6 +30,7 @@ class AsyncChannel(Ends):
     """
 
     _pump: asyncio.Task[None] | None = None
+    _stopping: asyncio.Task[None] | None = None
 
     async def send(self, message: AnyBuffer) -> None:
         """Send a message; returns when all of it was posted, and the buffer may be changed.
@@ -170,7 +171,7 @@ class AsyncChannel(Ends):
 
     def _begin(self) -> None:
         self._check_open()
-        if self._pump is None:
+        if self._pump is None and self._stopping is None:
             self._posting = asyncio.Lock()
             self._news: list[asyncio.Future[None]] = []
             self._pump = asyncio.create_task(self._run())
@@ -251,6 +252,12 @@ class AsyncChannel(Ends):
                 await self._sends.wait_async(self._sends.posted)
 
     async def _stop(self) -> None:
+        """Several may ask for it at a time."""
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._let_go())
+        await asyncio.shield(self._stopping)
+
+    async def _let_go(self) -> None:
         pump, self._pump = self._pump, None
         assert pump is not None
         pump.cancel()

@@ -87,7 +87,7 @@ class _Writer:
             raise ValueError(f"a record of {long} bytes: this ring takes {self.longest} at most")
         for part in parts:
             number = yield from self._claim(until)
-            yield from self._lay(number, part)
+            yield from self._lay(number, part, until)
             self._next = number + 1
         if parts:
             yield from self._wake(until)
@@ -141,7 +141,7 @@ class _Writer:
     def _at(self, number: int) -> int:
         return SLOTS + number % self._slots * stride(self.longest)
 
-    def _lay(self, number: int, part: memoryview) -> Steps[None]:
+    def _lay(self, number: int, part: memoryview, until: float | None) -> Steps[None]:
         """The claim was answered, so nothing uses the memory of the record before any more."""
         buf, at = self._mr.buf, self._at(number)
         WORD.pack_into(buf, SLOTS + STATE, number + 1)
@@ -149,7 +149,7 @@ class _Writer:
         buf[SLOTS + RECORD : SLOTS + RECORD + len(part)] = part
         pieces = [Piece(SLOTS + RECORD, len(part), at + RECORD)] if len(part) else []
         pieces += [Piece(SLOTS + LENGTH, 8, at + LENGTH), Piece(SLOTS + STATE, 8, TAIL)]
-        yield Write(self._mr, self._remote, pieces)
+        yield Write(self._mr, self._remote, pieces, until)
 
 
 class ManyWriter(_Writer):

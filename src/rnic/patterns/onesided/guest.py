@@ -8,8 +8,9 @@ its number. The FETCH_ADD goes by the same queue pair as the WRITEs before it: w
 there.
 
 A call may end without an answer: by a timeout, a cancelled task, Ctrl-C. Then the client does not know
-whether it holds the lock. The lock is in doubt, and the client's next call looks at it and releases it. If
-the client never calls again, the server takes the lock back at the end of the connection.
+whether it holds the lock. The lock is in doubt: somebody looks at it, and releases it. In asyncio a task does
+that at once, in threads the client's next call. If the client never calls again, the server takes the lock
+back at the end of the connection.
 
 The wait for others is a pause of random length, which grows: 20 us to 5 ms. So locks are not fair.
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import threading
+from contextlib import suppress
 from random import random
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
@@ -107,6 +109,9 @@ class Guest:
             )
         self._mr = port.memory(needed)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: client {self.number} of {self._remote.length} bytes>"
+
     @property
     def _buf(self) -> memoryview:
         """Own memory; a view that stayed would keep the device open."""
@@ -190,6 +195,7 @@ class InTasks(Guest):
     def __init__(self, port: AsyncPort, remote: Window | Region, invitation: bytes) -> None:
         super().__init__(port, remote, invitation)
         self._turn = asyncio.Lock()
+        self._settling: asyncio.Task[None] | None = None
 
     @classmethod
     async def over(cls, conn: AsyncConnection) -> Self:
@@ -210,3 +216,11 @@ class InTasks(Guest):
             ) from None  # as of asyncio.timeout()
         finally:
             self._turn.release()
+            if self._doubts and (self._settling is None or self._settling.done()):
+                self._settling = asyncio.create_task(self._settle_soon())
+
+    async def _settle_soon(self) -> None:
+        """The next call may be far away. What goes wrong here, that call finds out, or the server."""
+        with suppress(OSError):
+            async with asyncio.timeout(TIMEOUT), self._turn:
+                await run_async(self._port, self._settle(0, after(TIMEOUT)))

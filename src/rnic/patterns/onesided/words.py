@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from operator import index
 from typing import TYPE_CHECKING
 
 from rnic.patterns.onesided.guest import COUNT, TIMEOUT, Guest, InTasks, InThreads, Patience, owner_of
@@ -53,10 +54,12 @@ class WordSteps(Guest):
         self.locks, self.counters, _ = told.sizes
         if 8 * (self.locks + self.counters) > told.length:
             raise ValueError(f"{self.locks} locks and {self.counters} counters in {told.length} bytes")
+        self._holders: dict[int, object] = {}
+        """By a lock's offset, who has got it last."""
         return 8
 
-    def _take(self, lock: int, until: float | None) -> Steps[tuple[int, int]]:
-        """Take a lock if it is free; its count, and the number of the client that has it now.
+    def _take(self, lock: int, until: float | None, holder: object = None) -> Steps[tuple[int, int]]:
+        """Take a lock for a holder if it is free; its count, and the number of the client that has it now.
 
         Whoever waits does so between such calls, so that other threads or tasks can release theirs.
         """
@@ -68,7 +71,8 @@ class WordSteps(Guest):
             raise ValueError("this client holds the lock already: release it first")
         if owner_of(word) or not (yield from self._try_lock(8 * lock, word, until)):
             return 0, owner_of(word)
-        self._doubts.discard(8 * lock)  # it is the program's now
+        self._holders[8 * lock] = holder
+        self._doubts.discard(8 * lock)  # it is the holder's now
         return word >> COUNT, self.number
 
     def _later(self, patience: Patience, holder: int) -> Steps[None]:
@@ -76,6 +80,7 @@ class WordSteps(Guest):
         yield from patience.pause(why)
 
     def _add(self, counter: int, n: int, until: float | None) -> Steps[int]:
+        n = index(n)
         old = yield FetchAdd(self._remote, self._place(counter), n % (1 << 64), until)
         return old
 
@@ -106,14 +111,17 @@ class Words(WordSteps, InThreads):
         """
         until = after(timeout)
         patience = Patience(until)
-        while (found := self._run(self._take(lock, until), until))[1] != self.number:
-            run(self._port, self._later(patience, found[1]))
+        holder = object()
         try:
+            while (found := self._run(self._take(lock, until, holder), until))[1] != self.number:
+                run(self._port, self._later(patience, found[1]))
             yield found[0]
-        finally:
-            self._doubts.add(8 * lock)
-            until = after(timeout)
-            self._run(self._settle(0, until), until)
+        finally:  # Ctrl-C may come behind _take() at once
+            if self._holders.get(8 * lock) is holder:
+                self._doubts.add(8 * lock)
+                del self._holders[8 * lock]
+                until = after(timeout)
+                self._run(self._settle(0, until), until)
 
     def add(self, counter: int, n: int = 1, timeout: float | None = TIMEOUT) -> int:
         """Add to a counter, which wraps at 2**64; returns its old value. After TimeoutError it may have been

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from rnic.enums import AccessFlags, QPState, WCStatus
 from rnic.patterns.chain import QueueError
+from rnic.patterns.credits.ends import Ends as ChannelEnds
 from rnic.patterns.cursor import LiarError
 from rnic.patterns.rendezvous import words
 from rnic.patterns.rendezvous.cache import RegistrationCache
@@ -44,6 +45,8 @@ class Ends:
         max_backlog: int,
         cache: RegistrationCache | None,
     ) -> None:
+        if not isinstance(channel, ChannelEnds):
+            raise TypeError(f"give a Channel or AsyncChannel on the queue pair, not {type(channel).__name__}")
         qp = channel.qp
         assert qp.pd is not None  # a channel needs it
         rights = qp.query()[0].qp_access_flags or 0

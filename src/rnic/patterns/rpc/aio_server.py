@@ -14,6 +14,7 @@ from rnic.patterns.rpc.calls import Asked, Order
 from rnic.patterns.rpc.errors import ClientStalledError, Status
 from rnic.patterns.rpc.frames import Failure, Reply
 from rnic.patterns.rpc.server import LEAVING, is_async, too_long
+from rnic.patterns.rpc.ways import handlers_of
 from rnic.times import seconds
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class AsyncServer:
         reply_timeout: float | None = 30.0,
         executor: Executor | None = None,
     ) -> None:
-        self._handlers: dict[str, Callable[[bytes], Any]] = dict(handlers)
+        self._handlers: dict[str, Callable[[bytes], Any]] = handlers_of(handlers)
         self._new_table = partial(Asked, frozenset(handlers), limit, max_body)
         self._new_table()  # says what is wrong with the limits
         self._reply_timeout = seconds(reply_timeout, "reply_timeout")

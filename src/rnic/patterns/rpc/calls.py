@@ -20,6 +20,14 @@ _NUMBERS = (1 << 32) - 1  # 0 is none
 _FOREVER = 1 << 62  # microseconds
 
 
+def _text_of(error: BaseException) -> str:
+    """Of an error that a handler of the program's has made, whatever that is."""
+    try:
+        return str(error)
+    except Exception as why:
+        return f"its text cannot be told: {type(why).__qualname__}"
+
+
 class Asking(Generic[T]):
     """The client's: for each call that waits for its answer a T, None when nobody waits any more.
 
@@ -47,6 +55,8 @@ class Asking(Generic[T]):
         """
         if self._leaving is not None:
             raise RefusedCallError(Status.LEAVING, self._leaving)
+        if not isinstance(method, str):
+            raise TypeError(f"a method's name is a str, not {method!r}")
         nbytes = flat(body, "call()").nbytes
         if not 1 <= len(method.encode()) <= LONGEST_NAME:
             raise ValueError(f"a method's name of {len(method.encode())} bytes: give 1 to {LONGEST_NAME}")
@@ -136,7 +146,7 @@ class Order:
 
     def failed(self, error: BaseException) -> Failure:
         """The handler raised this."""
-        return Failure(self.number, Status.FAILED, type(error).__qualname__, str(error))
+        return Failure(self.number, Status.FAILED, type(error).__qualname__, _text_of(error))
 
     def too_late(self) -> Failure:
         """The deadline has passed."""

@@ -87,6 +87,9 @@ class Client:
         self._error: BaseException | None = None
         self._untold: deque[bytes] = deque()  # CANCELs that did not go
 
+    def __repr__(self) -> str:
+        return f"<Client: {self.outstanding} calls outstanding, by {self._messages!r}>"
+
     @property
     def outstanding(self) -> int:
         """Calls that the server has not answered, also those that were given up."""

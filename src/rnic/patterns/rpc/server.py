@@ -14,6 +14,7 @@ from rnic.patterns.cursor import LiarError
 from rnic.patterns.rpc.calls import Asked, Order
 from rnic.patterns.rpc.errors import ClientStalledError, Status
 from rnic.patterns.rpc.frames import Failure, Reply
+from rnic.patterns.rpc.ways import handlers_of
 from rnic.times import seconds
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Server:
         for name, handler in handlers.items():
             if is_async(handler):
                 raise TypeError(f"{name}: an async function: AsyncServer calls such")
-        self._handlers = dict(handlers)
+        self._handlers = handlers_of(handlers)
         self._new_table = partial(Asked, frozenset(handlers), limit, max_body)
         self._new_table()  # says what is wrong with the limits
         self._reply_timeout = seconds(reply_timeout, "reply_timeout")

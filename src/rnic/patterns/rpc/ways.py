@@ -3,11 +3,21 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeVar
 
-__all__ = ["AsyncMessages", "Body", "Messages"]
+__all__ = ["AsyncMessages", "Body", "Messages", "handlers_of"]
 
 Body = bytes | bytearray | memoryview
+T = TypeVar("T")
+
+
+def handlers_of(handlers: Mapping[str, Callable[[bytes], T]]) -> dict[str, Callable[[bytes], T]]:
+    """A server's own handlers; TypeError for one that is no function."""
+    for name, handler in handlers.items():
+        if not callable(handler):
+            raise TypeError(f"{name}: give a function that takes the body, not {handler!r}")
+    return dict(handlers)
 
 
 class Messages(Protocol):
