@@ -7,6 +7,7 @@ import asyncio
 import os
 import random
 import resource
+import stat
 from collections import deque
 from errno import ENOSPC, EPERM
 from pathlib import Path
@@ -104,6 +105,32 @@ def test_many_small_files_take_few_messages(place: Place, monkeypatch: pytest.Mo
     run(main())
     assert content(place.served) == content(place.own)
     assert messages < 10
+
+
+@pytest.mark.parametrize("no_clobber", [False, True])
+def test_folders_that_are_there_are_dressed_as_the_others(place: Place, no_clobber: bool) -> None:
+    """As an interrupted copy leaves them; the folder into which is copied stays as it is."""
+    (place.own / "tree/below").mkdir(parents=True)
+    (place.own / "tree/below/f").write_text("f")
+    for name in ("tree/below", "tree"):
+        (place.own / name).chmod(0o755)
+        os.utime(place.own / name, ns=(1, 10**18))
+    (place.served / "tree/below").mkdir(parents=True, mode=0o700)
+    os.utime(place.served / "tree/below", ns=(1, 5))
+    place.served.chmod(0o700)
+
+    async def main() -> None:
+        async with place.server():
+            options = replace(ALL, no_clobber=no_clobber)
+            assert not (await place.put("tree", options=options)).failures
+            assert not (await place.put("tree/.", options=options)).failures
+
+    run(main())
+    there = (place.served / "tree/below").stat()
+    assert (stat.S_IMODE(there.st_mode), there.st_mtime_ns == 10**18) == (
+        (0o700, False) if no_clobber else (0o755, True)
+    )
+    assert stat.S_IMODE(place.served.stat().st_mode) == 0o700
 
 
 def test_more_sources_than_descriptors(place: Place) -> None:

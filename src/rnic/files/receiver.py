@@ -12,7 +12,7 @@ import threading
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from errno import EISDIR
+from errno import EISDIR, EPERM
 from typing import Any
 
 from rnic.endpoint.text import printable
@@ -85,7 +85,9 @@ class Receiver:
         self._files: dict[int, _File] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._made: list[tuple[Parts, Folder]] = []  # the folders that this copy has made
+        self._folders: list[
+            tuple[Parts, Folder, bool]
+        ] = []  # those to be dressed; whether this copy has made it
         self._would_make: set[Parts] = set()  # and in a dry run: would make
 
     async def run(self) -> None:
@@ -243,8 +245,10 @@ class Receiver:
             stored = store(tree, parts, entry, options.no_clobber)
         elif options.dry_run:
             stored = self._try(entry, parts)
-        elif isinstance(entry, Folder) and tree.make_folder(parts):
-            self._made.append((parts, entry))
+        elif isinstance(entry, Folder):
+            made = tree.make_folder(parts)
+            if made or (parts != self._target.parts and not options.no_clobber):
+                self._folders.append((parts, entry, made))
         return stored
 
     def _try(self, entry: Folder | Would, parts: Parts) -> bool:
@@ -377,10 +381,12 @@ class Receiver:
     def _dress_folders(self) -> list[Complaint]:
         """Modes and times of folders, when nothing is made in them any more: the innermost first."""
         out = []
-        for parts, entry in reversed(self._made):
+        for parts, entry, made in reversed(self._folders):
             try:
                 dress_folder(self._target.tree, parts, entry.mode, entry.mtime)
             except OSError as error:
+                if not made and error.errno == EPERM:
+                    continue  # somebody else's, which was there
                 out.append(
                     Complaint(entry.path, f"cannot set mode and time of a directory: {words(error)}".encode())
                 )
