@@ -18,9 +18,10 @@ What is on the wire: each SEND begins with 8 bytes, little-endian, and is not lo
     at 2  credits  2 bytes  receives that the sender has posted again since it last said so
     at 4  rest     4 bytes  PIECE: bytes of the message from this piece on; else zero
     at 8                    HELLO: "rnCF", version 1 (2 bytes), how many receives the sender has posted (2),
-                            bytes of each (4), bytes of the longest message that it takes (4) PIECE: bytes
-                            of the message, one at least unless rest is zero; the message ends with the
-                            piece that has all of the rest ABORT: why, UTF-8
+                            bytes of each (4), bytes of the longest message that it takes (4)
+                            PIECE: bytes of the message, one at least unless rest is zero; the message ends
+                            with the piece that has all of the rest
+                            ABORT: why, UTF-8
 
 The first SEND of each end is its HELLO. It comes before the peer's HELLO is known, and is all that may. END
 says that no PIECE follows, SEEN that the peer's END has come: an end that has both, and has sent both, knows
