@@ -11,6 +11,7 @@ from importlib.util import find_spec
 import copying
 import dask_transfer
 from build import HERE
+from plots import Line, Panel, Picture
 from procs import AbsentError, Values, pair
 from stats import Rounds
 from tables import (
@@ -28,6 +29,7 @@ from tables import (
     Setting,
     Table,
     Target,
+    Unit,
     at_least,
     words,
 )
@@ -38,6 +40,7 @@ SIDES = {"eager": "eager", "write": "a bare WRITE"}
 WAYS: dict[str, tuple[str, ...]] = {"same host": (), "network path": WIRE}
 STREAMS = {"ring": "ring", "ring-many": "ring, 64 at a time", "channel": "send-receive"}
 THINK = {0: "answered at once", 200: "answered after 200 us"}  # us
+PAUSES = (0, 20, 50, 100, 200, 500)  # us, of the picture
 WAITS = ("poll", "event", "adaptive")
 CALLS = (1, 64)  # outstanding
 PEERS = {"grpc": "gRPC", "zmq": "pyzmq"}
@@ -58,7 +61,7 @@ def one_way(s: Setting, way: str) -> Measurements:
 
     streams = {f"{what} {size}": of(what, size=size) for size in SIZES for what in STREAMS}
     writes = {what: of(what, size=8) for what in ("signaled", "every64", "chained")}
-    waits = {f"wait {how} {think}": of(f"wait-{how}", think=think) for think in THINK for how in WAITS}
+    waits = {f"wait {how} {think}": of(f"wait-{how}", think=think) for think in PAUSES for how in WAITS}
     long = {f"{what} {size}": of(what, size=size) for size in LONG for what in ("announced", *SIDES)}
     calls = {f"rpc {n}": of("rpc-rnic", outstanding=n) for n in CALLS}
     return {f"{way} {name}": call for name, call in (streams | writes | long | waits | calls).items()}
@@ -180,6 +183,14 @@ def targets() -> list[Target]:
         size = 16 * MIB
         found.append(at_least(0.9, text, GBYTES, f"{way} announced {size}", f"{way} write {size}"))
     return found + dask_transfer.targets() + copying.targets()
+
+
+def pictures() -> list[Picture]:
+    def panel(title: str, unit: Unit) -> Panel:
+        lines = [Line(how, PAUSES, [f"same host wait {how} {think}" for think in PAUSES]) for how in WAITS]
+        return Panel(title, "pause of the other end, us", unit, lines)
+
+    return [Picture("waits.svg", [panel("latency", MEDIAN), panel("processor time of an end", PROCESSOR)])]
 
 
 def notes(_: Rounds) -> dict[str, list[str]]:

@@ -14,6 +14,7 @@ import guest
 import iwarp
 import scaling
 from build import HERE
+from plots import Picture, draw
 from procs import AbsentError
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -39,6 +40,7 @@ SECTIONS: dict[str, Section] = {
     "scaling": scaling,
     "guest": guest,
 }
+PICTURES = {"patterns": craft.pictures, "scaling": scaling.pictures}
 LIMITS = HERE / "limits.md"
 MACHINE = {
     "rnic": "rnic",
@@ -127,12 +129,12 @@ def verdicts(found: dict[str, dict[str, Any]]) -> list[list[str]]:
     ]
 
 
-def plots(where: Path, rounds: Rounds) -> str:
+def pictures(where: Path, rounds: Rounds, wanted: list[Picture]) -> str:
     try:
-        scaling.draw(where, rounds)
+        draw(where, rounds, wanted)
     except AbsentError as missing:
         return f"No plots: absent: {missing}."
-    return "\n".join(f"![{file}]({file})" for file in scaling.PLOTS)
+    return "\n".join(f"![{one.file}]({one.file})" for one in wanted)
 
 
 def chapter(where: Path, name: str, stored: dict[str, Any]) -> list[str]:
@@ -143,7 +145,8 @@ def chapter(where: Path, name: str, stored: dict[str, Any]) -> list[str]:
         out += ["", f"## {table.title}", "", table.note, "", *grid(head, lines(rounds, table))]
     for title, texts in ({"Failures": failures(rounds)} | section.notes(rounds)).items():
         out += ["", f"## {title}", "", *(f"- {text}" for text in texts)] if texts else []
-    out += ["", plots(where, rounds)] if section is scaling else []
+    if wanted := PICTURES.get(name):
+        out += ["", pictures(where, rounds, wanted())]
     return [*out, "", "Measured by " + "\n".join(about(stored["machine"]))]
 
 

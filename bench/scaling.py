@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
-from typing import Any
 
-from procs import AbsentError, Values
-from stats import Rounds, spread
+from plots import Line, Panel, Picture
+from procs import Values
+from stats import Rounds
 from tables import GBYTES, KIB, RATE, Measurements, Row, Setting, Table, Target, Unit, native_pair
 
 PATHS = {"same host": 1, "network": 0}
@@ -27,7 +25,6 @@ AXES = {
     "queue pairs": (QPS, "qps {} {} {}", "scaling-qps.svg"),
     "pairs of processes": (PROCESSES, "pairs {} {} {}", "scaling-processes.svg"),
 }
-PLOTS = [plot for _, _, plot in AXES.values()]
 STARTING = 0.25  # seconds that a process may take until it measures, for each of them
 
 
@@ -97,41 +94,20 @@ def notes(rounds: Rounds) -> dict[str, list[str]]:  # noqa: ARG001
     return {}
 
 
-# ---------------------------------------------------------------- plots
-
-
-def draw(where: Path, rounds: Rounds) -> None:
-    """The plots, or none: AbsentError where there is no matplotlib."""
-    for plot in PLOTS:
-        (where / plot).unlink(missing_ok=True)
-    try:
-        matplotlib = importlib.import_module("matplotlib")
-    except ImportError:
-        raise AbsentError("sh bench/peers.sh (matplotlib from PyPI)") from None
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "rnic"
-    pyplot, ticker = (importlib.import_module(f"matplotlib.{name}") for name in ("pyplot", "ticker"))
-    for axis, (numbers, key, file) in AXES.items():
-        figure, panels = pyplot.subplots(1, len(SHAPES), figsize=(9, 3.5), layout="constrained")
-        for panel, (name, (unit, _)) in zip(panels, SHAPES.items(), strict=True):
-            for path in PATHS:
-                line(panel, rounds, numbers, [key.format(n, path, name) for n in numbers], unit, path)
-            panel.set(title=name, xlabel=axis, ylabel=unit.text, xscale="log", yscale="log")
-            panel.set_xticks(numbers, [str(n) for n in numbers], minor=False)
-            panel.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
-            panel.yaxis.set_major_formatter("{x:g}")
-            panel.minorticks_off()
-            panel.grid(alpha=0.3)
-            panel.legend()
-        figure.savefig(where / file, metadata={"Date": None})
-        pyplot.close(figure)
-
-
-def line(
-    panel: Any, rounds: Rounds, numbers: tuple[int, ...], keys: list[str], unit: Unit, label: str
-) -> None:
-    """Medians, with bars from the least to the most."""
-    points = [(n, s) for n, key in zip(numbers, keys, strict=True) if (s := spread(rounds, key, unit))]
-    across, mid = [n for n, _ in points], [s.mid for _, s in points]
-    bars = [[s.mid - s.low for _, s in points], [s.high - s.mid for _, s in points]]
-    panel.errorbar(across, mid, bars, marker="o", capsize=3, label=label)
+def pictures() -> list[Picture]:
+    return [
+        Picture(
+            file,
+            [
+                Panel(
+                    name,
+                    axis,
+                    unit,
+                    [Line(path, numbers, [key.format(n, path, name) for n in numbers]) for path in PATHS],
+                )
+                for name, (unit, _) in SHAPES.items()
+            ],
+            logarithmic=True,
+        )
+        for axis, (numbers, key, file) in AXES.items()
+    ]

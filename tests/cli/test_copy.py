@@ -151,6 +151,7 @@ def size_of(folder: Path) -> int:
     return found
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("there", "who", "number"),
     [

@@ -50,6 +50,7 @@ def measured(rnic: Start, *words: object) -> list[dict[str, Any]]:
 # ---------------------------------------------------------------------- what is measured
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize(
     ("variable", "transport"),

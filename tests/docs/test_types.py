@@ -95,6 +95,7 @@ def said(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return [(program, int(line), why) for program, line, why in FOUND.findall(request.param(folder))]
 
 
+@pytest.mark.one_in(2)
 def test_programs_of_documents_and_examples_are_typed(said: list[Complaint]) -> None:
     assert [one for one in said if one[0] != "mistakes"] == []
 

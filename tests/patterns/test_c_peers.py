@@ -40,6 +40,7 @@ def free_port() -> int:
         return probe.get_src_port()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("nbytes", "count"), [(256, 300), (1 << 12, 2000), (1 << 20, 200)])
 @pytest.mark.parametrize("local", ["on", "off"])
 def test_a_ring(local: str, nbytes: int, count: int, writer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,6 +52,7 @@ def test_a_ring(local: str, nbytes: int, count: int, writer: Path, monkeypatch: 
         assert reader.good() == f"{count} records came, each as it was put\n"
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("receives", "nbytes", "count"), [(3, 64, 200), (16, 4096, 2000), (5, 100, 0)])
 @pytest.mark.parametrize("local", ["on", "off"])
 def test_credits(

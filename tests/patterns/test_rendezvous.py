@@ -107,6 +107,7 @@ ARRAYS: dict[str, Callable[[Any], Any]] = {
     "doubles": lambda a: a.view(np.float64)[:, 3:203],
     "nothing": lambda a: a[:0],
     "a scalar": lambda a: a[3, 4, ...],
+    "dates": lambda a: a.view("M8[s]")[:, 10:200],
     "a list": lambda a: [a[:, :1200], b"abc", bytearray(3), a[5]],
 }
 

@@ -163,6 +163,8 @@ class Layout:
         array = array_of(buffer)
         if array is not None and array.dtype.hasobject:
             raise ValueError(f"{what}: {array.dtype} holds Python objects, which mean nothing to a peer")
+        if array is not None and array.dtype.kind in "mM":  # NumPy makes no buffer of dates
+            buffer = array = array.view("i8")
         view = view_of(buffer, what)
         if self._to_write and view.readonly:
             raise ValueError(f"{what} needs a buffer that can be written, not a {type(buffer).__name__}")
