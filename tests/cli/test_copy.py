@@ -64,7 +64,7 @@ def test_copy_there_and_back(rnic: Start, served: Path, tmp_path: Path) -> None:
     server.process.send_signal(signal.SIGTERM)
     ended = server.wait()
     assert ended.status in (143, -signal.SIGTERM)
-    assert ended.out == f"{HOST}: 1 files, 300000 bytes from it\n{HOST}: 1 files, 300000 bytes to it\n"
+    assert ended.out == f"{HOST}: 1 file, 300000 bytes from it\n{HOST}: 1 file, 300000 bytes to it\n"
 
 
 def test_what_fails_is_said_on_stderr_with_exit_code_1(rnic: Start, served: Path, tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_bar_on_a_terminal(rnic: Start, served: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(1 << 20))
     _, port = serve(rnic, served)
     copy = rnic("cp", "-p", port, tmp_path / "file", f"{HOST}:", terminal=True)
-    copy.shows(r"1 files|1.0/1.0 MiB")
+    copy.shows(r"1 file|1.0/1.0 MiB")
     assert copy.wait().status == 0
 
 
@@ -183,8 +183,8 @@ def test_no_partial_file_has_its_name_when_an_end_dies(
     until(lambda: size_of(target) > part, "that part has come")
     (client if who == "client" else server).process.send_signal(number)
     ended = client.wait()
-    if ended.status == 0:  # it was faster than the signal
-        assert names() == ["big"]
+    if "big" in names():  # it was faster than the signal
+        assert (target / "big").read_bytes() == (source / "big").read_bytes()
     else:
         assert all(name.endswith(".rnic-part") for name in names())
         if (who, number) == ("server", signal.SIGINT):

@@ -19,6 +19,7 @@ from rnic.cli.command import command
 from rnic.cli.params import printable
 from rnic.files import Options, Report, copy_from, copy_to
 from rnic.files.options import PORT
+from rnic.wording import counted
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -68,7 +69,7 @@ class Seen(Report):
 
     def total(self, files: int, size: int) -> None:
         if self._progress and self._bar is not None:
-            self._progress.update(self._bar, total=size, description=f"{files} files")
+            self._progress.update(self._bar, total=size, description=counted(files, "file"))
 
     def _tell(self, path: bytes, how: str) -> None:
         if self._verbose:
