@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import resource
@@ -13,9 +14,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from rich.console import Console
 
 from cli.commands import Command, Start
-from rnic.cli.copy import Place, place
+from rnic.cli.copy import Place, place, progress_on
 from waiting import until
 
 HOST = "127.0.0.1"
@@ -140,6 +142,17 @@ def test_a_bar_on_a_terminal(rnic: Start, served: Path, tmp_path: Path) -> None:
     copy = rnic("cp", "-p", port, tmp_path / "file", f"{HOST}:", terminal=True)
     copy.shows(r"1 file|1.0/1.0 MiB")
     assert copy.wait().status == 0
+
+
+@pytest.mark.parametrize("width", [30, 44, 60, 72, 80, 120])
+def test_the_bar_is_one_line_on_terminals_of_any_width(width: int) -> None:
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    bar = progress_on(console)
+    bar.advance(bar.add_task("12345 files", total=123 << 30), 100 << 30)
+    console.print(bar.get_renderable())
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert shown.count("\n") == 1
+    assert "100.0/123.0 GiB" in shown
 
 
 def size_of(folder: Path) -> int:

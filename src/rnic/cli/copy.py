@@ -22,6 +22,7 @@ from rnic.files.options import PORT
 from rnic.wording import counted
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress
 
 REMOTE = re.compile(r"(?P<host>\[[^\]/]+\]|[^:/\[]+):(?P<path>.*)", re.DOTALL)
@@ -145,7 +146,9 @@ def cp(
     with ExitStack() as stack:
         progress = None
         if sys.stderr.isatty() and not dry_run:
-            progress = stack.enter_context(_progress())
+            from rich.console import Console
+
+            progress = stack.enter_context(progress_on(Console(stderr=True)))
         options = Options(
             recursive=recursive, no_clobber=no_clobber, dry_run=dry_run, total=progress is not None
         )
@@ -160,19 +163,19 @@ def cp(
     return 1 if report.failed_count else 0
 
 
-def _progress() -> Progress:
+def progress_on(console: Console) -> Progress:
+    """A bar in one line; a narrow terminal has fewer columns."""
     from rich import progress  # takes as long as the copy of a small file, and only a terminal shows it
-    from rich.console import Console
 
-    return progress.Progress(
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
-        progress.DownloadColumn(binary_units=True),
-        progress.TransferSpeedColumn(),
-        progress.TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
+    columns = {
+        progress.TextColumn("{task.description}"): 0,
+        progress.BarColumn(): 72,
+        progress.DownloadColumn(binary_units=True): 0,
+        progress.TransferSpeedColumn(): 44,
+        progress.TimeRemainingColumn(): 54,
+    }
+    shown = [column for column, width in columns.items() if console.width >= width]
+    return progress.Progress(*shown, console=console, transient=True)
 
 
 def _summary(report: Report, seconds: float, dry_run: bool) -> dict[str, object]:
