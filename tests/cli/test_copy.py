@@ -144,6 +144,21 @@ def test_a_bar_on_a_terminal(rnic: Start, served: Path, tmp_path: Path) -> None:
     assert copy.wait().status == 0
 
 
+def test_a_directory_that_cannot_be_made_is_one_line(rnic: Start, served: Path, tmp_path: Path) -> None:
+    (tmp_path / "tree" / "a").mkdir(parents=True)
+    for number in range(3):
+        (tmp_path / "tree" / "a" / str(number)).touch()
+    (served / "tree").mkdir()
+    (served / "tree" / "a").touch()
+    _, port = serve(rnic, served)
+    result = rnic("cp", "-r", "-p", port, tmp_path / "tree", f"{HOST}:").wait()
+    assert result.status == 1
+    assert result.err == (
+        "rnic cp: cannot copy 'tree/a': 'a' is not a directory\n"
+        "rnic cp: 3 files or directories were left out, as the directory above could not be made\n"
+    )
+
+
 @pytest.mark.parametrize("width", [30, 44, 60, 72, 80, 120])
 def test_the_bar_is_one_line_on_terminals_of_any_width(width: int) -> None:
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)

@@ -158,6 +158,10 @@ def cp(
         assert host is not None
         copy = copy_to if there.host is not None else copy_from
         signals.run(copy(host, port, paths, there.path, options, report, secret=secret, device=device))
+    if report.left_count:
+        what = "file or directory was" if report.left_count == 1 else "files or directories were"
+        above = "as the directory above could not be made"
+        click.echo(f"rnic cp: {report.left_count} {what} left out, {above}", err=True)
     if as_json:
         click.echo(json.dumps(_summary(report, time.monotonic() - began, dry_run)))
     return 1 if report.failed_count else 0
