@@ -27,7 +27,7 @@ def write(port: int) -> None:
 
 
 def read() -> None:
-    """Takes what is there: the more lines wait, the more come at a time."""
+    """Each look takes all the lines that have come: a reader that is late takes more of them at a time."""
     with rnic.listen(HOST, 0) as listener:
         writer = subprocess.Popen([sys.executable, __file__, str(listener.port)])
         with listener.accept(timeout=10.0) as conn:

@@ -6,7 +6,7 @@ The members are what ibv_wc_status_str(3) and its like are for.
 
 from enum import IntEnum
 
-__all__ = ["Worded", "no_host", "nobody_listens", "place", "port_taken", "unknown_name"]
+__all__ = ["Worded", "counted", "no_host", "nobody_listens", "place", "port_taken", "unknown_name"]
 
 # The abbreviations in libibverbs' names; every other part of a name is a word already.
 _WORDS = {
@@ -52,6 +52,11 @@ _WORDS = {
 def place(host: str, port: int | str) -> str:
     """Where a server is."""
     return f"{host} port {port}"
+
+
+def counted(number: int, thing: str) -> str:
+    """So many of a thing, whose plural ends with an s."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def nobody_listens(host: str, port: int) -> str:

@@ -115,7 +115,7 @@ PY_ROOMS = {
     },
     "aio": {"_nic", "conn", "endpoint", "rdmacm", "enums", "errors", "log", "times"},
     "dask": {"rnic", "aio"},
-    "files": {"rnic", "endpoint", "enums", "records"},
+    "files": {"rnic", "endpoint", "enums", "records", "wording"},
     "patterns": {"rnic", "_nic", "aio", "endpoint", "enums", "errors", "times", "records", "later"},
     "testing": {"_nic", "verbs", "enums", "errors", "rnic", "times", "records"},
     "ucma": {"rdmacm", "verbs", "enums", "errors", "log", "threads", "records"},

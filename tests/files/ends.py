@@ -29,13 +29,22 @@ class Place:
         self.own.mkdir()
         self.port = 0
         self.heard: list[str] = []
+        self.warned: list[str] = []
 
     @asynccontextmanager
     async def server(
-        self, rights: Rights | None = None, secret: bytes | None = None, quiet: float = 60
+        self, rights: Rights | None = None, secret: bytes | None = None, **options: float
     ) -> AsyncIterator[None]:
         rights = Rights() if rights is None else rights
-        server = Server(str(self.served), rights, secret=secret, quiet=quiet, hear=self.heard.append)
+        options = {"quiet": 60} | options
+        server = Server(
+            str(self.served),
+            rights,
+            secret=secret,
+            hear=self.heard.append,
+            warn=self.warned.append,
+            **options,
+        )
         async with server.listen(HOST, 0) as listener:
             self.port = listener.port
             serving = asyncio.create_task(listener.serve(server.attend))

@@ -19,7 +19,7 @@ import rnic.aio
 from conn.peers import descriptors
 from files.ends import ALL, Place, content, run
 from rnic.files import CopyError, Options, Rights, reading, receiver, writing
-from rnic.files.options import CHUNK, SLOTS
+from rnic.files.options import CHUNK, LEFT, SLOTS
 from rnic.files.records import INLINE, digest
 from rnic.files.state import LEAST, Pace
 from rnic.files.talk import ALIVE, QUIET
@@ -616,3 +616,35 @@ def _partial_name(place: Place) -> str:
     status = (place.own / "big").stat()
     same_file = b"%d %d big" % (status.st_size, status.st_mtime_ns)
     return f".big.{digest(same_file)[:6].hex()}.rnic-part"
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize("there", [True, False])
+def test_what_lies_below_a_directory_that_cannot_be_made_is_counted(
+    place: Place, there: bool, dry_run: bool
+) -> None:
+    source, target = (place.own, place.served) if there else (place.served, place.own)
+    below = source / "tree" / "a" / "b"
+    below.mkdir(parents=True)
+    for number in range(5):
+        (below / f"small{number}").write_bytes(b"x")
+    for name, size in (("middle", 1 << 20), ("large", RESUMABLE)):
+        with (below / name).open("wb") as file:
+            file.truncate(size)
+    (source / "tree" / "z").write_bytes(b"z")
+    (target / "tree").mkdir()
+    (target / "tree" / "a").write_bytes(b"no directory")
+    options = replace(ALL, dry_run=dry_run)
+
+    async def main() -> None:
+        async with place.server():
+            report = await (place.put if there else place.get)("tree", options=options)
+            assert (report.files, report.failed_count, report.left_count) == (1, 9, 8)
+            texts = [text for _, text in report.failures if text != LEFT]
+            assert len(texts) == 1
+            assert "'a' is not a directory" in texts[0]
+            assert {path for path, text in report.failures if text == LEFT} >= {"tree/a/b", "tree/a/b/large"}
+
+    run(main())
+    assert place.heard[-1].endswith(", 9 failed")
+    assert (target / "tree" / "z").exists() != dry_run

@@ -142,6 +142,28 @@ def test_a_silent_client_is_given_up(place: Place) -> None:
     run(main())
 
 
+@pytest.mark.parametrize("op", Op)
+@pytest.mark.parametrize("useless", [encode(Alive()), b""])
+def test_a_client_that_only_gives_signs_of_life_is_given_up(place: Place, op: Op, useless: bytes) -> None:
+    (place.served / "large").write_bytes(bytes(CHUNK))
+
+    async def main() -> None:
+        async with place.server(stall=0):
+            with pytest.raises(rnic.EndpointError, match="no progress for 0 s"):
+                async with place.liar(op, b"large" if op == Op.GET else b"") as talk:
+                    if op == Op.GET:
+                        memory = talk.conn.alloc(SLOTS * CHUNK)
+                        await talk.conn.share(memory.buf, rnic.AccessFlags.REMOTE_WRITE)
+                    while True:
+                        await talk.conn.send(useless)
+            (place.own / "f").write_text("after")
+            await place.put("f")
+
+    run(main())
+    assert place.warned == [f"{HOST}: the copy has made no progress for 0 s"]
+    assert content(place.served)["f"] == b"after"
+
+
 def test_a_stranger_is_told_what_this_is(place: Place) -> None:
     async def main() -> None:
         async with place.server():

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -317,6 +318,23 @@ def test_an_invitation_that_cannot_be(changes: dict[str, Any], words: str) -> No
 
 
 # ---------------------------------------------------------------- misuse
+
+
+def test_all_that_a_writer_does_has_the_limit_of_its_call() -> None:
+    class Port:
+        def do(self, step: Any) -> Any:
+            limits.append((type(step).__name__, step.until))
+            return writer._port.do(step)
+
+        def check(self) -> None:
+            writer._port.check()
+
+    limits: list[tuple[str, float | None]] = []
+    limit = monotonic() + WAIT
+    with reading(slots=4, size=10) as (_, port), writing(port) as writer:
+        run(Port(), writer._put_many((b"one", b""), limit))
+    assert {name for name, _ in limits} >= {"CompareSwap", "Write", "Read"}
+    assert {until for _, until in limits} == {limit}
 
 
 def test_misuse_is_refused() -> None:

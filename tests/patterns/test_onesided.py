@@ -259,26 +259,67 @@ def test_a_cancelled_put_locks_nobody_out() -> None:
     asyncio.run(with_clients(partial(StoreMemory, slots=1), 1, AsyncStore, use))
 
 
-def test_who_cancels_a_put_and_then_does_nothing_locks_nobody_out() -> None:
-    stores: list[AsyncStore] = []
+async def beside_another(shared: Any, kind: Any, use: Any) -> None:
+    """use(one client, another, the server's memory), while the first stays connected."""
+    clients: list[Any] = []
+    memories: list[Any] = []
     over = asyncio.Event()
 
-    async def use(store: AsyncStore, _: int) -> None:
-        stores.append(store)
-        if len(stores) == 1:
+    def make(alloc: Any) -> Any:
+        memories.append(shared(alloc))
+        return memories[0]
+
+    async def one(client: Any, _: int) -> None:
+        clients.append(client)
+        if len(clients) < 2:
             await over.wait()
             return
-        idle = stores[0]
-        for turns in range(40):
-            task = asyncio.create_task(idle.put(b"k", b"a"))
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.wait([task])
-            await store.put(b"k", b"b", timeout=WAIT)
-        over.set()
+        try:
+            await use(*clients, memories.pop())
+        finally:
+            over.set()
 
-    asyncio.run(with_clients(partial(StoreMemory, slots=1), 2, AsyncStore, use))
+    await with_clients(make, 2, kind, one)
+
+
+def test_a_cancelled_put_locks_no_other_client_out() -> None:
+    async def use(one: AsyncStore, two: AsyncStore, memory: Any) -> None:
+        def locked() -> bool:
+            return any(memory._words[at] & 0xFFFF == one.number for at in memory._locks())
+
+        cut = 0
+        while cut < 50:
+            task = asyncio.create_task(one.put(b"k", b"a"))
+            while not locked() and not task.done():
+                await asyncio.sleep(0)
+            cut += task.cancel()
+            await asyncio.wait([task])
+            assert await two.put(b"k", b"b")
+
+    asyncio.run(beside_another(partial(StoreMemory, slots=1), AsyncStore, use))
+
+
+def test_a_release_that_is_cancelled_while_it_waits_for_its_turn_is_done_all_the_same() -> None:
+    async def hold(words: AsyncWords, held: asyncio.Event, go: asyncio.Event) -> None:
+        async with words.lock(0):
+            held.set()
+            await go.wait()
+
+    async def use(one: AsyncWords, two: AsyncWords, _: Any) -> None:
+        for turns in range(6):
+            held, go = asyncio.Event(), asyncio.Event()
+            holder = asyncio.create_task(hold(one, held, go))
+            await held.wait()
+            async with one._turn:
+                go.set()
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                holder.cancel()
+            await asyncio.wait([holder])
+            async with two.lock(0):
+                pass
+
+    asyncio.run(beside_another(partial(WordMemory, locks=1), AsyncWords, use))
 
 
 def test_tasks_with_locks_counters_and_groups() -> None:

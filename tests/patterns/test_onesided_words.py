@@ -137,6 +137,9 @@ def test_members_that_differ() -> None:
                 group.all_reduce(wrong, max, item=item)
         with pytest.raises(TypeError, match="Python objects"):
             group.all_reduce_array(np.array([None]), np.add)
+        for array in (np.array(["ab"]), np.array([b"ab"]), np.zeros(1, "i4, f4"), np.zeros(1, "M8[s]")):
+            with pytest.raises(TypeError, match="give an array of numbers"):
+                group.all_reduce_array(array, np.add)
         assert group.all_reduce(b"ab", min, item=2, timeout=WAIT) == b"ab"  # and they go on
 
     with served(GroupMemory, members=2, room=64) as (port, _):

@@ -350,6 +350,7 @@ def test_misuse_is_told() -> None:
         Server({}, limit=0)
     with pytest.raises(ValueError, match="window -1"):
         Client(None, window=-1)  # type: ignore[arg-type]
+    assert repr(Server({"up": fail, "echo": bytes})) == "<Server of echo, up>"
 
 
 # ------------------------------------------------------------------------------------ asyncio

@@ -191,6 +191,17 @@ def test_what_a_handler_does_is_an_answer(result: object, answer: Reply | Failur
     assert table.done(order, result, 5.0) == answer
 
 
+def test_a_reply_whose_memory_has_gone_is_an_error() -> None:
+    gone = memoryview(b"gone")
+    gone.release()
+    table = asked()
+    order = table.message(call(), 0)
+    assert isinstance(order, Order)
+    failure = table.done(order, gone, 0)
+    assert isinstance(failure, Failure)
+    assert (failure.status, failure.kind) == (Status.FAILED, "ValueError")
+
+
 def test_a_reply_that_is_too_long_is_an_error() -> None:
     table = asked()
     order = table.message(call(), 5.0)

@@ -19,8 +19,10 @@ from rnic.cli.command import command
 from rnic.cli.params import printable
 from rnic.files import Options, Report, copy_from, copy_to
 from rnic.files.options import PORT
+from rnic.wording import counted
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress
 
 REMOTE = re.compile(r"(?P<host>\[[^\]/]+\]|[^:/\[]+):(?P<path>.*)", re.DOTALL)
@@ -68,7 +70,7 @@ class Seen(Report):
 
     def total(self, files: int, size: int) -> None:
         if self._progress and self._bar is not None:
-            self._progress.update(self._bar, total=size, description=f"{files} files")
+            self._progress.update(self._bar, total=size, description=counted(files, "file"))
 
     def _tell(self, path: bytes, how: str) -> None:
         if self._verbose:
@@ -144,7 +146,9 @@ def cp(
     with ExitStack() as stack:
         progress = None
         if sys.stderr.isatty() and not dry_run:
-            progress = stack.enter_context(_progress())
+            from rich.console import Console
+
+            progress = stack.enter_context(progress_on(Console(stderr=True)))
         options = Options(
             recursive=recursive, no_clobber=no_clobber, dry_run=dry_run, total=progress is not None
         )
@@ -154,24 +158,28 @@ def cp(
         assert host is not None
         copy = copy_to if there.host is not None else copy_from
         signals.run(copy(host, port, paths, there.path, options, report, secret=secret, device=device))
+    if report.left_count:
+        what = "file or directory was" if report.left_count == 1 else "files or directories were"
+        above = "as the directory above could not be made"
+        click.echo(f"rnic cp: {report.left_count} {what} left out, {above}", err=True)
     if as_json:
         click.echo(json.dumps(_summary(report, time.monotonic() - began, dry_run)))
     return 1 if report.failed_count else 0
 
 
-def _progress() -> Progress:
+def progress_on(console: Console) -> Progress:
+    """A bar in one line; a narrow terminal has fewer columns."""
     from rich import progress  # takes as long as the copy of a small file, and only a terminal shows it
-    from rich.console import Console
 
-    return progress.Progress(
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
-        progress.DownloadColumn(binary_units=True),
-        progress.TransferSpeedColumn(),
-        progress.TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
+    columns = {
+        progress.TextColumn("{task.description}"): 0,
+        progress.BarColumn(): 72,
+        progress.DownloadColumn(binary_units=True): 0,
+        progress.TransferSpeedColumn(): 44,
+        progress.TimeRemainingColumn(): 54,
+    }
+    shown = [column for column, width in columns.items() if console.width >= width]
+    return progress.Progress(*shown, console=console, transient=True)
 
 
 def _summary(report: Report, seconds: float, dry_run: bool) -> dict[str, object]:

@@ -58,14 +58,16 @@ def serve(
     rnic serve DIR --read-only      rnic cp HOST:FILE .
 
     No path leads out of it, and no symbolic link in it is followed. Without --secret-file anybody who reaches
-    the port may copy. What is copied is not encrypted.
+    the port may copy. What is copied is not encrypted. A client without progress for 15 minutes
+    is given up.
     """
     if read_only and write_only:
         raise click.UsageError("--read-only and --write-only exclude each other")
     rights = Rights(read=not write_only, write=not read_only)
     hear = click.echo if verbose else lambda _: None
     raise_descriptors()
-    server = Server(str(folder), rights, secret=secret, hear=hear)
+    warn = partial(click.echo, err=True)
+    server = Server(str(folder), rights, secret=secret, hear=hear, warn=warn)
 
     def client(port: int, address: str) -> list[str]:
         there = f"[{address}]:" if ":" in address else f"{address}:"

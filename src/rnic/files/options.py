@@ -41,6 +41,8 @@ class Options(Record):
         return cls(**{name: bool(flags >> bit & 1) for bit, name in enumerate(_NAMES)})
 
 
+LEFT = "its directory could not be made"
+"""The text of what was left out."""
 _MOST = 10_000
 _NAMES = ("recursive", "no_clobber", "dry_run", "total", "into")
 
@@ -49,7 +51,7 @@ class Report:
     """Hears how a copy goes; this one counts. Paths are those that the receiver was told."""
 
     def __init__(self) -> None:
-        self.files = self.bytes = self.skips = self.failed_count = 0
+        self.files = self.bytes = self.skips = self.failed_count = self.left_count = 0
         self.failures: list[tuple[str, str]] = []
         """Path and text of what has failed, of so many at most that a peer cannot use up the memory."""
 
@@ -67,6 +69,11 @@ class Report:
         self.failed_count += 1
         if len(self.failures) < _MOST:
             self.failures.append((path.decode(errors="replace"), text))
+
+    def left_out(self, path: bytes) -> None:
+        """The same, as its directory could not be made, which failed() has told."""
+        self.left_count += 1
+        Report.failed(self, path, LEFT)
 
     def moved(self, count: int) -> None:
         """So many more bytes of file contents have been taken care of."""

@@ -18,7 +18,7 @@ from typing import Any
 from rnic.endpoint.text import printable
 from rnic.enums import AccessFlags
 from rnic.files import records
-from rnic.files.options import CHUNK, SLOTS, Options, Report
+from rnic.files.options import CHUNK, LEFT, SLOTS, Options, Report
 from rnic.files.records import (
     NO_DIGEST,
     Broken,
@@ -53,6 +53,7 @@ __all__ = ["Receiver"]
 
 MOST_TASKS = 8 * SLOTS
 _AT_A_TIME = 64
+_MOST_LOST = 10_000  # folders; what lies below more of them is told one by one
 
 
 class _File:
@@ -88,6 +89,7 @@ class Receiver:
         self._folders: list[
             tuple[Parts, Folder, bool]
         ] = []  # those to be dressed; whether this copy has made it
+        self._lost: set[bytes] = set()  # the paths of those that could not be made
         self._would_make: set[Parts] = set()  # and in a dry run: would make
 
     async def run(self) -> None:
@@ -220,7 +222,7 @@ class Receiver:
         del self._files[entry.id]
         done = Done(entry.id, Status.SKIPPED, b"")
         if file.why:
-            done = Done(entry.id, Status.FAILED, file.why.encode(errors="replace"))
+            done = _failed(entry.id, file.why)
         self._count(entry, done)
         return [answer, done]
 
@@ -230,10 +232,18 @@ class Receiver:
     def _enter_one(self, entry: Folder | Small | Would) -> Done | None:
         """How the entry has ended; None: well."""
         try:
+            self._check_above(entry)
             stored = self._put_in_place(entry)
             return None if stored else Done(entry.id, Status.SKIPPED, b"")
         except (OSError, ValueError) as error:
-            return Done(entry.id, Status.FAILED, words(error).encode(errors="replace"))
+            if isinstance(entry, Folder) and len(self._lost) < _MOST_LOST:
+                self._lost.add(entry.path)
+            return _failed(entry.id, words(error))
+
+    def _check_above(self, entry: Entry) -> None:
+        """ValueError for what lies in a folder that could not be made."""
+        if self._lost and entry.path.rpartition(b"/")[0] in self._lost:
+            raise ValueError(LEFT)
 
     def _put_in_place(self, entry: Folder | Small | Would) -> bool:
         """False: there is one, which was left."""
@@ -271,6 +281,7 @@ class Receiver:
         file = self._files[entry.id] = _File(entry)
         verdict, have, known = Verdict.SEND, 0, NO_DIGEST
         try:
+            self._check_above(entry)
             file.partial = Partial(self._target.tree, self._target.place(entry.path), entry)
             if entry.asks and self._options.no_clobber and file.partial.taken():
                 file.drop()
@@ -345,13 +356,15 @@ class Receiver:
             file.drop()
         except OSError as error:
             why = words(error)
-        return Done(number, Status.FAILED, (why or "").encode(errors="replace"))
+        return _failed(number, why or "")
 
     # ------------------------------------------------------------ the end
 
     def _count(self, entry: Entry, done: Done) -> None:
         if done.status == Status.FAILED:
             self.report.failed(entry.path, f"cannot create '{printable(entry.path)}': {printable(done.text)}")
+        elif done.status == Status.LEFT:
+            self.report.left_out(entry.path)
         elif done.status == Status.SKIPPED:
             self.report.skipped(entry.path)
         else:
@@ -391,6 +404,10 @@ class Receiver:
                     Complaint(entry.path, f"cannot set mode and time of a directory: {words(error)}".encode())
                 )
         return out
+
+
+def _failed(number: int, why: str) -> Done:
+    return Done(number, Status.LEFT if why == LEFT else Status.FAILED, why.encode(errors="replace"))
 
 
 def _put(partial: Partial, view: memoryview, record: Data) -> None:

@@ -95,6 +95,8 @@ class Status(IntEnum):
     STORED = 0
     SKIPPED = 1
     FAILED = 2
+    LEFT = 3
+    """Its directory could not be made, and a Done of that has said why."""
 
 
 class Hello(NamedTuple):

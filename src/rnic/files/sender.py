@@ -313,6 +313,9 @@ class Sender:
         if record.status == Status.FAILED:
             why = self._why.pop(record.id, None) or printable(record.text)
             self.report.failed(path, f"cannot copy '{printable(path)}': {why}")
+        elif record.status == Status.LEFT:
+            self._why.pop(record.id, None)
+            self.report.left_out(path)
         elif record.status == Status.SKIPPED:
             self.report.skipped(path)
         else:

@@ -17,10 +17,11 @@ from rnic.files.receiver import Receiver
 from rnic.files.records import VERSION, Ask, Go, Hello, Op, Refused, Right, unpack_paths
 from rnic.files.sender import Sender
 from rnic.files.state import CopyError
-from rnic.files.talk import CONFIG, GREETING, QUIET, Talk, told
+from rnic.files.talk import CONFIG, GREETING, QUIET, STALL, StalledError, Talk, told
 from rnic.files.tree import Tree, split
 from rnic.files.writing import Target
 from rnic.records import Record
+from rnic.wording import counted
 
 __all__ = ["Rights", "Server"]
 
@@ -44,14 +45,18 @@ class Server:
         *,
         secret: bytes | None = None,
         quiet: float = QUIET,
+        stall: float = STALL,
         hear: Callable[[str], None] = lambda _: None,
+        warn: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`secret`: clients must know it. `quiet`: seconds after which a silent client is given up. `hear` is
-        called with a line for each copy. OSError if there is no such folder.
+        """`secret`: clients must know it. `quiet`: seconds after which a silent client is given up. `stall`:
+        seconds of a copy without progress, after which its client is given up. `hear` is called with a line
+        for each copy, `warn` with one for each client that was given up by `stall`. OSError if there is no
+        such folder.
         """
         Tree(folder).close()
         self._folder, self._rights, self._secret = folder, rights, secret
-        self._quiet, self._hear = quiet, hear
+        self._quiet, self._stall, self._hear, self._warn = quiet, stall, hear, warn
 
     def listen(
         self, host: str, port: int, *, max_connections: int | None = None, device: str | None = None
@@ -67,7 +72,10 @@ class Server:
         name = f"{peer[0]}" if peer else "?"
         try:
             async with told(conn, "the server was stopped"):
-                await self._attend(Talk(conn, self._quiet), name)
+                await self._attend(Talk(conn, self._quiet, self._stall), name)
+        except StalledError as error:
+            self._warn(f"{name}: {error}")
+            await conn.abort(str(error))
         except (CopyError, rnic.EndpointError, rnic.VerbsError) as error:
             self._hear(f"{name}: {error}")
             await conn.abort(str(error))
@@ -91,7 +99,7 @@ class Server:
             report = end.report
             verb = "to" if ask.op == Op.GET else "from"
             failed = f", {report.failed_count} failed" if report.failed_count else ""
-            self._hear(f"{name}: {report.files} files, {report.bytes} bytes {verb} it{failed}")
+            self._hear(f"{name}: {counted(report.files, 'file')}, {report.bytes} bytes {verb} it{failed}")
 
     async def _asked(self, talk: Talk) -> Ask:
         """What the client wants, which signs of life do not put off."""

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator
 from contextlib import asynccontextmanager
+from time import monotonic
 from typing import Any, TypeVar
 
 import rnic
@@ -14,7 +16,7 @@ from rnic.files import records
 from rnic.files.records import Alive, Record, Refused, decode, encode
 from rnic.files.state import CopyError
 
-__all__ = ["CONFIG", "GREETING", "Talk", "beside", "told"]
+__all__ = ["CONFIG", "GREETING", "STALL", "StalledError", "Talk", "beside", "told"]
 
 GREETING = b"rnic files 1"
 """The data of connect()."""
@@ -23,25 +25,36 @@ ALIVE = 5.0
 """Seconds between two signs of life."""
 QUIET = 30.0
 """Seconds without one, after which the peer is given up."""
+STALL = 900.0
+"""Seconds in which both ends give nothing but signs of life, after which a server gives the client up.
+
+It takes long to read what is there of a large file, or to count many.
+"""
 T = TypeVar("T")
 R = TypeVar("R", bound=Record)
+
+
+class StalledError(CopyError):
+    """Both ends are alive, and the copy does not go on."""
 
 
 class Talk:
     """The records of one connection."""
 
-    def __init__(self, conn: rnic.aio.Connection, quiet: float = QUIET) -> None:
+    def __init__(self, conn: rnic.aio.Connection, quiet: float = QUIET, stall: float = math.inf) -> None:
         self.conn = conn
-        self._quiet = quiet
+        self._quiet, self._stall = quiet, stall
+        self._moved = monotonic()
         self._rest: Iterator[Record] = iter(())
 
     async def send(self, *what: Record) -> None:
         """Send a message."""
         await self._soon(self.conn.send(encode(*what)))
+        self._moved = monotonic()
 
     async def hear(self) -> list[Record]:
-        """The records of the next message, or what next() has left of one; CopyError when the peer says
-        nothing, or has gone.
+        """The records of the next message, or what next() has left of one. CopyError when the peer says
+        nothing, or has gone; StalledError.
         """
         if rest := list(self._rest):
             return rest
@@ -49,7 +62,12 @@ class Talk:
             message = await self._soon(self.conn.recv())
         except EOFError:
             raise CopyError("the peer ended the copy before it was complete") from None
-        return [one for one in decode(message) if not isinstance(one, Alive)]
+        found: list[Record] = [one for one in decode(message) if not isinstance(one, Alive)]
+        if found:
+            self._moved = monotonic()
+        elif monotonic() - self._moved >= self._stall:
+            raise StalledError(f"the copy has made no progress for {self._stall:g} s")
+        return found
 
     async def next(self, kind: type[R]) -> R:
         """The next record, which must be of this kind; a refusal is raised."""

@@ -205,6 +205,7 @@ class GroupSteps(Guest):
         kind = source.dtype
         if kind.hasobject:
             raise TypeError("an array of Python objects has no bytes to send")
+        _try_operation(operation, source.reshape(-1)[:1])
 
         def reduce(a: bytes, b: bytes) -> bytes:
             made = operation(np.frombuffer(a, kind), np.frombuffer(b, kind))
@@ -213,6 +214,20 @@ class GroupSteps(Guest):
         data = flat(source.reshape(-1).view(np.uint8), "all_reduce_array()")
         found = yield from self._all_reduce(data, kind.itemsize, kind.str.encode(), reduce, until)
         return np.frombuffer(bytearray(found), kind).reshape(source.shape)
+
+
+def _try_operation(operation: Operation, item: NDArray[Any]) -> None:
+    """TypeError for what the operation cannot reduce: said before anything is sent, so the group goes on."""
+    import numpy as np
+
+    try:
+        if item.dtype.kind in "SU":  # whose sums are longer
+            raise TypeError("texts have no fixed size")
+        with np.errstate(all="ignore"):
+            operation(item, item)
+    except TypeError as error:
+        text = f"the operation cannot reduce an array of {item.dtype}: give an array of numbers ({error})"
+        raise TypeError(text) from None
 
 
 class Group(GroupSteps, InThreads):

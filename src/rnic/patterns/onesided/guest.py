@@ -204,6 +204,13 @@ class InTasks(Guest):
         return cls(AsyncPort(conn), region, await conn.recv())
 
     async def _run(self, steps: Steps[T], until: float | None) -> T:
+        try:
+            return await self._in_turn(steps, until)
+        finally:
+            if self._doubts and (self._settling is None or self._settling.done()):
+                self._settling = asyncio.create_task(self._settle_soon())
+
+    async def _in_turn(self, steps: Steps[T], until: float | None) -> T:
         async with asyncio.timeout(left(until)):
             await self._turn.acquire()
         try:
@@ -216,8 +223,6 @@ class InTasks(Guest):
             ) from None  # as of asyncio.timeout()
         finally:
             self._turn.release()
-            if self._doubts and (self._settling is None or self._settling.done()):
-                self._settling = asyncio.create_task(self._settle_soon())
 
     async def _settle_soon(self) -> None:
         """The next call may be far away. What goes wrong here, that call finds out, or the server."""

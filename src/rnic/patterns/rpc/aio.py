@@ -40,6 +40,9 @@ class AsyncClient:
         self._gate, self._room = asyncio.Lock(), asyncio.Event()
         self._cancels: set[asyncio.Task[None]] = set()
 
+    def __repr__(self) -> str:
+        return f"<AsyncClient: {self.outstanding} calls outstanding, by {self._messages!r}>"
+
     @property
     def outstanding(self) -> int:
         """Calls that the server has not answered, also those that were given up."""

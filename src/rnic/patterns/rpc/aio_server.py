@@ -54,6 +54,9 @@ class AsyncServer:
         self._leaving: str | None = None
         self._closed = asyncio.Event()
 
+    def __repr__(self) -> str:
+        return f"<AsyncServer of {', '.join(sorted(self._handlers))}>"
+
     async def serve(self, messages: AsyncMessages) -> None:
         """Answer the calls of one client, until it closes its end; or after close(), until none waits.
 

@@ -221,7 +221,10 @@ class Asked:
             return order.failed(result)
         if not isinstance(result, bytes | bytearray | memoryview):
             return order.failed(TypeError(f"the handler returned {type(result).__name__}: it returns bytes"))
-        body = bytes(result)
+        try:
+            body = bytes(result)
+        except ValueError as error:  # a view that was released
+            return order.failed(error)
         if len(body) > self._max_body:
             text = f"{order.method}: a reply of {len(body)} bytes; the server sends {self._max_body} at most"
             return Failure(order.number, Status.TOO_LONG, "", text)

@@ -65,6 +65,9 @@ class Server:
         self._reply_timeout = seconds(reply_timeout, "reply_timeout")
         self._leaving: str | None = None
 
+    def __repr__(self) -> str:
+        return f"<Server of {', '.join(sorted(self._handlers))}>"
+
     def serve(self, messages: Messages) -> None:
         """Answer the calls of one client, until it closes its end; then return.
 
