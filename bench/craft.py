@@ -39,6 +39,7 @@ LONG = (4 * KIB, 16 * KIB, 64 * KIB, MIB, 16 * MIB)
 SIDES = {"eager": "eager", "write": "a bare WRITE"}
 WAYS: dict[str, tuple[str, ...]] = {"same host": (), "network path": WIRE}
 STREAMS = {"ring": "ring", "ring-many": "ring, 64 at a time", "channel": "send-receive"}
+CROWDS = {"many": "a ring of many writers, with one", "pubsub": "publish and subscribe, with one"}
 THINK = {0: "answered at once", 200: "answered after 200 us"}  # us
 PAUSES = (0, 20, 50, 100, 200, 500)  # us, of the picture
 WAITS = ("poll", "event", "adaptive")
@@ -50,7 +51,12 @@ MODULES = {"rpc-grpc": "grpc", "rpc-zmq": "zmq"}
 def run(s: Setting, what: str, way: str, **options: object) -> Values:
     if (module := MODULES.get(what)) and find_spec(module) is None:
         raise AbsentError(f"Python has no module {module}")
-    program = [*WAYS[way], sys.executable, str(HERE / "patternend.py"), "FD"]
+    program = [
+        *WAYS[way],
+        sys.executable,
+        str(HERE / ("callend.py" if what.startswith("rpc") else "patternend.py")),
+        "FD",
+    ]
     given = words(s, options)
     return pair([*program, "take", what, *given], [*program, "give", what, *given])
 
@@ -60,6 +66,7 @@ def one_way(s: Setting, way: str) -> Measurements:
         return partial(run, s, what, way, **options)
 
     streams = {f"{what} {size}": of(what, size=size) for size in SIZES for what in STREAMS}
+    streams |= {f"{what} 64": of(what, size=64) for what in CROWDS}
     writes = {what: of(what, size=8) for what in ("signaled", "every64", "chained")}
     waits = {f"wait {how} {think}": of(f"wait-{how}", think=think) for think in PAUSES for how in WAITS}
     long = {f"{what} {size}": of(what, size=size) for size in LONG for what in ("announced", *SIDES)}
@@ -87,6 +94,9 @@ def stream_rows(way: str) -> list[Row]:
         )
         for size in SIZES
         for what in ("ring", "ring-many")
+    ] + [
+        Row(f"{title}, 64 B", RATE, f"{way} {what} 64", {"send-receive": f"{way} channel 64"})
+        for what, title in CROWDS.items()
     ]
 
 

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """One end of a pattern of rnic.patterns, or of a peer that does the same.
 
-    patternend.py FD take|give WHAT       a stream of records: ring, ring-many, channel, connection
+    patternend.py FD take|give WHAT       a stream of records: ring, ring-many, channel, many, pubsub
     patternend.py FD take|give WHAT       WRITEs: signaled, every64, chained
     patternend.py FD take|give WHAT       messages of `size` into a buffer, one at a time: announced, eager
     patternend.py FD take|give write      the same by a bare WRITE
     patternend.py FD take|give wait-HOW   messages to and fro; HOW: poll, event, adaptive
-    patternend.py FD take|give rpc-WHO    calls and replies; WHO: rnic, grpc, zmq
 
 Options: seconds=0.4 size=64 outstanding=1 think=0 (microseconds that the other end waits before it answers).
 FD is a line to the other end.
@@ -18,12 +17,11 @@ import json
 import select
 import socket
 import sys
+import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from typing import Any
 
 import batches
 import numpy as np
@@ -31,10 +29,11 @@ import numpy as np
 import rnic
 from rnic.patterns.chain import SendQueue
 from rnic.patterns.credits import Channel
+from rnic.patterns.many import ManyReader, ManyWriter
 from rnic.patterns.ports import QueuePairPort, Window
+from rnic.patterns.pubsub import MissedError, Publisher, Subscriber
 from rnic.patterns.rendezvous import Rendezvous
 from rnic.patterns.ring import RingReader, RingWriter
-from rnic.patterns.rpc import Client, Server
 from rnic.patterns.wait import How, Waiter
 from rnic.testing import ALL_ACCESS, Address, complete, prepare
 from rnic.testing import Options as Connection
@@ -170,23 +169,63 @@ def take_channel(line: Line, _: Options) -> None:
         line.say(count)
 
 
-def give_connection(line: Line, options: Options) -> Figures:
+def give_many(line: Line, options: Options) -> Figures:
+    """A single writer: what the claim of a slot costs."""
     record = bytes(int(options["size"]))
     with connection(line, True) as conn:
+        writer = ManyWriter.over(conn)
 
         def put() -> int:
-            conn.send(record)
+            writer.put(record)
             return 1
 
-        return stream(line, put, lambda: conn.send(b""), options)
+        return stream(line, put, lambda: writer.put(b""), options)
 
 
-def take_connection(line: Line, _: Options) -> None:
-    with connection(line, False) as conn:
+def take_many(line: Line, options: Options) -> None:
+    with rnic.listen(HOST, 0) as listener:
+        reader = ManyReader(listener, slots=256, size=int(options["size"]))
+        serving = threading.Thread(target=listener.serve, args=(reader.serve,))
+        serving.start()
+        line.say(listener.port)
         count = 0
-        while conn.recv():
+        while reader.get():
             count += 1
         line.say(count)
+        listener.close()
+        serving.join()
+
+
+def give_pubsub(line: Line, options: Options) -> Figures:
+    """Published as fast as it goes; the figures count what one subscriber has heard."""
+    record = bytes(int(options["size"]))
+    with rnic.listen(HOST, 0) as listener, Publisher(listener, slots=4096, size=len(record)) as publisher:
+        serving = threading.Thread(target=listener.serve, args=(publisher.serve,))
+        serving.start()
+        line.say(listener.port)
+        line.hear()
+        began = time.perf_counter()
+        while time.perf_counter() < began + options["seconds"]:
+            for _ in range(LOOK_EVERY):
+                publisher.publish(record)
+        publisher.end()
+        heard = int(line.hear()[0])
+        took = time.perf_counter() - began
+        listener.close()
+        serving.join()
+    return {"messages_per_s": heard / took}
+
+
+def take_pubsub(line: Line, _: Options) -> None:
+    with connection(line, True) as conn, Subscriber.over(conn) as subscriber:
+        line.say("joined")
+        heard = 0
+        with suppress(EOFError):
+            while True:
+                with suppress(MissedError):
+                    subscriber.get()
+                    heard += 1
+        line.say(heard)
 
 
 # ------------------------------------------------------------------ a send queue
@@ -343,86 +382,6 @@ def take_wait(line: Line, options: Options, *, how: How) -> None:
         line.say("end")
 
 
-# ------------------------------------------------------------------ calls
-
-
-def give_calls(begin: Callable[[bytes], Any], result: Callable[[Any], bytes], options: Options) -> Figures:
-    """Calls with so many outstanding."""
-    body, outstanding = bytes(int(options["size"])), int(options["outstanding"])
-
-    def run(count: int) -> None:
-        waiting: deque[Any] = deque()
-        for _ in range(count):
-            if len(waiting) == outstanding:
-                result(waiting.popleft())
-            waiting.append(begin(body))
-        while waiting:
-            result(waiting.popleft())
-
-    found = batches.measure(run, lambda _: None, options["seconds"])
-    return {"messages_per_s": 1e6 / found["median_us"], "median_us": found["median_us"]}
-
-
-def give_rnic(line: Line, options: Options) -> Figures:
-    with connection(line, True) as conn, Client(conn, limit=64) as client:
-        if options["outstanding"] == 1:
-            return give_calls(lambda body: client.call("echo", body), lambda reply: bytes(reply), options)
-        return give_calls(lambda body: client.start("echo", body), lambda call: call.result(), options)
-
-
-def take_rnic(line: Line, _: Options) -> None:
-    with connection(line, False) as conn:
-        Server({"echo": bytes}).serve(conn)
-
-
-def give_grpc(line: Line, options: Options) -> Figures:
-    import grpc
-
-    with grpc.insecure_channel(f"{HOST}:{line.hear()[0]}") as channel:
-        call = channel.unary_unary("/echo/echo")
-        if options["outstanding"] == 1:
-            found = give_calls(call, lambda reply: reply, options)
-        else:
-            found = give_calls(call.future, lambda future: future.result(), options)
-        line.say("end")
-    return found
-
-
-def take_grpc(line: Line, _: Options) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
-    import grpc
-
-    handler = grpc.unary_unary_rpc_method_handler(lambda body, _: body)
-    server = grpc.server(ThreadPoolExecutor(2))
-    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("echo", {"echo": handler})])
-    port = server.add_insecure_port(f"{HOST}:0")
-    server.start()
-    line.say(port)
-    line.hear()
-    server.stop(None).wait()
-
-
-def give_zmq(line: Line, options: Options) -> Figures:
-    import zmq
-
-    with zmq.Context() as context, context.socket(zmq.DEALER) as sock:
-        sock.connect(f"tcp://{HOST}:{line.hear()[0]}")
-        found = give_calls(sock.send, lambda _: sock.recv(), options)
-        line.say("end")
-    return found
-
-
-def take_zmq(line: Line, _: Options) -> None:
-    import zmq
-
-    with zmq.Context() as context, context.socket(zmq.ROUTER) as sock:
-        line.say(sock.bind_to_random_port(f"tcp://{HOST}"))
-        while not (line.is_over() and not sock.poll(0)):
-            while sock.poll(100):
-                sock.send_multipart(sock.recv_multipart())
-
-
 # ------------------------------------------------------------------ which
 
 Take, Give = Callable[[Line, Options], None], Callable[[Line, Options], Figures]
@@ -430,24 +389,22 @@ ENDS: dict[str, tuple[Take, Give]] = {
     "ring": (take_ring, partial(give_ring, many=False)),
     "ring-many": (take_ring, partial(give_ring, many=True)),
     "channel": (take_channel, give_channel),
-    "connection": (take_connection, give_connection),
+    "many": (take_many, give_many),
+    "pubsub": (take_pubsub, give_pubsub),
     "signaled": (take_writes, partial(give_writes, every=1, chain=1)),
     "every64": (take_writes, partial(give_writes, every=64, chain=1)),
     "chained": (take_writes, partial(give_writes, every=64, chain=MANY)),
     "announced": (take_message, partial(give_message, announced=True)),
     "eager": (take_message, partial(give_message, announced=False)),
     "write": (take_write, give_write),
-    "rpc-rnic": (take_rnic, give_rnic),
-    "rpc-grpc": (take_grpc, give_grpc),
-    "rpc-zmq": (take_zmq, give_zmq),
 } | {f"wait-{how.value}": (partial(take_wait, how=how), partial(give_wait, how=how)) for how in How}
 
 
-def main() -> None:
+def main(ends: dict[str, tuple[Take, Give]]) -> None:
     fd, role, what, *rest = sys.argv[1:]
     given = dict(word.split("=") for word in rest)
     options = DEFAULTS | {name: float(value) for name, value in given.items()}
-    line, (take, give) = Line(int(fd)), ENDS[what]
+    line, (take, give) = Line(int(fd)), ends[what]
     if role == "take":
         take(line, options)
     else:
@@ -455,4 +412,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(ENDS)
