@@ -648,3 +648,31 @@ def test_what_lies_below_a_directory_that_cannot_be_made_is_counted(
     run(main())
     assert place.heard[-1].endswith(", 9 failed")
     assert (target / "tree" / "z").exists() != dry_run
+
+
+@pytest.mark.parametrize("no_clobber", [False, True])
+def test_a_directory_without_the_right_to_write_is_copied_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch, no_clobber: bool
+) -> None:
+    """Its owner has that right meanwhile, if the copy may change what is there."""
+    for root in (place.own, place.served):
+        (root / "tree").mkdir()
+        (root / "tree" / "f").write_bytes(b"x")
+        (root / "tree").chmod(0o555)
+    modes: list[int] = []
+    store = writing.store
+
+    def watched(*args: Any) -> bool:
+        modes.append(stat.S_IMODE((place.served / "tree").stat().st_mode))
+        return store(*args)
+
+    monkeypatch.setattr(receiver, "store", watched)
+
+    async def main() -> None:
+        async with place.server():
+            report = await place.put("tree", options=replace(ALL, no_clobber=no_clobber))
+            assert not report.failures
+
+    run(main())
+    assert modes == [0o555 if no_clobber else 0o755]
+    assert stat.S_IMODE((place.served / "tree").stat().st_mode) == 0o555

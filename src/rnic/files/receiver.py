@@ -47,7 +47,7 @@ from rnic.files.sender import WORKERS
 from rnic.files.state import CopyError, Incoming
 from rnic.files.talk import Talk, beside
 from rnic.files.tree import Parts
-from rnic.files.writing import DAMAGED, Partial, Target, dress_folder, exists, store, words
+from rnic.files.writing import DAMAGED, Partial, Target, dress_folder, exists, open_folder, store, words
 
 __all__ = ["Receiver"]
 
@@ -258,6 +258,8 @@ class Receiver:
         elif isinstance(entry, Folder):
             made = tree.make_folder(parts)
             if made or (parts != self._target.parts and not options.no_clobber):
+                if not made:
+                    open_folder(tree, parts)
                 self._folders.append((parts, entry, made))
         return stored
 

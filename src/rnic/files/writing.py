@@ -18,13 +18,24 @@ from rnic.files.reading import prefix
 from rnic.files.records import NO_DIGEST, Open, Small, digest
 from rnic.files.tree import Parts, Tree
 
-__all__ = ["DAMAGED", "RESUMABLE", "Partial", "Target", "dress_folder", "exists", "store", "words"]
+__all__ = [
+    "DAMAGED",
+    "RESUMABLE",
+    "Partial",
+    "Target",
+    "dress_folder",
+    "exists",
+    "open_folder",
+    "store",
+    "words",
+]
 
 RESUMABLE = 16 << 20
 """Of a file of at least so many bytes, what has come before an interruption is kept."""
 DAMAGED = "the bytes that came do not have the digest that was sent"
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OLD = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_STORE = stat.S_IWUSR | stat.S_IXUSR
 _MODE = 0o777  # neither set-user-ID nor the like comes from a peer
 
 
@@ -87,6 +98,14 @@ def exists(folder: int, name: bytes) -> bool:
         return True
     except FileNotFoundError:
         return False
+
+
+def open_folder(tree: Tree, parts: Parts) -> None:
+    """Let its owner store in a folder that is there, until dress_folder()."""
+    fd = tree.folder(parts)
+    status = os.fstat(fd)
+    if status.st_uid == os.geteuid() and status.st_mode & _STORE != _STORE:
+        os.chmod(b".", stat.S_IMODE(status.st_mode) | _STORE, dir_fd=fd)
 
 
 def dress_folder(tree: Tree, parts: Parts, mode: int, mtime: int) -> None:
