@@ -336,6 +336,31 @@ def test_a_dry_run_fails_where_a_copy_does(place: Place, source: str, to: str) -
     run(main())
 
 
+@pytest.mark.parametrize("no_clobber", [False, True])
+def test_a_dry_run_and_files_of_any_size_tell_of_a_directory_in_the_way_alike(
+    place: Place, no_clobber: bool
+) -> None:
+    """As with cp, -n leaves it alone."""
+    for name, size in (("small", 1), ("large", INLINE + 1), ("asked", RESUMABLE)):
+        with (place.own / name).open("wb") as file:
+            file.truncate(size)
+        (place.served / name).mkdir()
+    reports = []
+
+    async def main() -> None:
+        async with place.server():
+            for dry_run in (True, False):
+                options = replace(ALL, no_clobber=no_clobber, dry_run=dry_run)
+                reports.append(await place.put("small", "large", "asked", options=options))
+
+    run(main())
+    for report in reports:
+        assert (report.files, report.skips) == (0, 3 if no_clobber else 0)
+        said = {text.rpartition(": ")[2] for _, text in report.failures}
+        assert said == (set() if no_clobber else {"cannot overwrite the directory with a file"})
+    assert set(content(place.served).values()) == {None}
+
+
 def test_holes_stay_holes(place: Place) -> None:
     path = place.own / "sparse"
     with path.open("wb") as file:

@@ -7,7 +7,6 @@ Names are made in one thread, in the order of the records; several verify and wr
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -47,7 +46,18 @@ from rnic.files.sender import WORKERS
 from rnic.files.state import CopyError, Incoming
 from rnic.files.talk import Talk, beside
 from rnic.files.tree import Parts
-from rnic.files.writing import DAMAGED, Partial, Target, dress_folder, exists, open_folder, store, words
+from rnic.files.writing import (
+    DAMAGED,
+    OVER_FOLDER,
+    Partial,
+    Target,
+    dress_folder,
+    exists,
+    is_taken,
+    open_folder,
+    store,
+    words,
+)
 
 __all__ = ["Receiver"]
 
@@ -271,7 +281,7 @@ class Receiver:
         )
         if isinstance(entry, Would):
             if there and not self._options.no_clobber and tree.is_folder(parts):
-                raise OSError(EISDIR, os.strerror(EISDIR))
+                raise OSError(EISDIR, OVER_FOLDER)
             return not (there and self._options.no_clobber)
         if there:
             tree.folder(parts)
@@ -284,11 +294,11 @@ class Receiver:
         verdict, have, known = Verdict.SEND, 0, NO_DIGEST
         try:
             self._check_above(entry)
-            file.partial = Partial(self._target.tree, self._target.place(entry.path), entry)
-            if entry.asks and self._options.no_clobber and file.partial.taken():
-                file.drop()
+            parts, tree = self._target.place(entry.path), self._target.tree
+            if entry.asks and self._options.no_clobber and is_taken(tree, parts):
                 verdict = Verdict.SKIP
             else:
+                file.partial = Partial(tree, parts, entry)
                 have, known = file.partial.have(self._stop) if entry.asks else (0, NO_DIGEST)
                 if have:
                     verdict = Verdict.HAVE

@@ -36,6 +36,7 @@ DAMAGED = "the bytes that came do not have the digest that was sent"
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OLD = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _STORE = stat.S_IWUSR | stat.S_IXUSR
+OVER_FOLDER = "cannot overwrite the directory with a file"
 _MODE = 0o777  # neither set-user-ID nor the like comes from a peer
 
 
@@ -108,6 +109,11 @@ def open_folder(tree: Tree, parts: Parts) -> None:
         os.chmod(b".", stat.S_IMODE(status.st_mode) | _STORE, dir_fd=fd)
 
 
+def is_taken(tree: Tree, parts: Parts) -> bool:
+    """Whether something has a file's name already."""
+    return bool(parts) and exists(tree.folder(parts[:-1]), parts[-1])
+
+
 def dress_folder(tree: Tree, parts: Parts, mode: int, mtime: int) -> None:
     """Give a folder its mode and time."""
     fd = tree.folder(parts)
@@ -130,14 +136,17 @@ def _rename(folder: int, temporary: bytes, name: bytes, no_clobber: bool) -> boo
         finally:
             os.unlink(temporary, dir_fd=folder)
     else:
-        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        try:
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except IsADirectoryError:
+            raise OSError(EISDIR, OVER_FOLDER) from None
     return True
 
 
 def store(tree: Tree, parts: Parts, entry: Small, no_clobber: bool) -> bool:
     """Store a whole file; False if there is one that shall be left."""
     if not parts:
-        raise OSError(EISDIR, "cannot overwrite the directory with a file")
+        raise OSError(EISDIR, OVER_FOLDER)
     folder, name = tree.folder(parts[:-1]), parts[-1]
     if no_clobber and exists(folder, name):
         return False
@@ -173,7 +182,7 @@ class Partial:
     def __init__(self, tree: Tree, parts: Parts, entry: Open) -> None:
         """Open what an interrupted copy has left of the same file, or a new one."""
         if not parts or tree.is_folder(parts):
-            raise OSError(EISDIR, "cannot overwrite the directory with a file")
+            raise OSError(EISDIR, OVER_FOLDER)
         self.entry, self._name = entry, parts[-1]
         self.failed: str | None = None
         """Why it can no more become whole."""
@@ -284,10 +293,6 @@ class Partial:
         except OSError:
             return False
         return (status.st_size, status.st_mtime_ns) == (self.entry.size, self.entry.mtime)
-
-    def taken(self) -> bool:
-        """Whether something has the file's name already."""
-        return exists(self._folder, self._name)
 
     def drop(self, keep: bool = False) -> None:
         """Remove what has come; `keep`: leave it for a later copy, if it is large. No thread uses it now."""
