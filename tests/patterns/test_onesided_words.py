@@ -116,7 +116,8 @@ def test_a_group() -> None:
             == b"\4\10"
         )
         assert group.all_reduce_array(np.zeros((0, 3)), np.add).shape == (0, 3)
-        assert group.all_reduce_array(np.array(group.rank), np.maximum, WAIT) == 3
+        scalar = group.all_reduce_array(np.array(group.rank), np.maximum, WAIT)
+        assert (scalar.shape, scalar) == ((), 3)
         assert (many == group.rank + 0.1).all()
         return found
 

@@ -201,7 +201,7 @@ class GroupSteps(Guest):
     ) -> Steps[NDArray[Any]]:
         import numpy as np
 
-        source = np.ascontiguousarray(array)
+        source = np.asarray(array, order="C")  # ascontiguousarray() would give one without dimensions one
         kind = source.dtype
         if kind.hasobject:
             raise TypeError("an array of Python objects has no bytes to send")
