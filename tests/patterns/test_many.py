@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any, cast
@@ -25,7 +25,7 @@ from patterns.ends import HOST, WAIT
 from rnic.patterns.cursor import LiarError
 from rnic.patterns.many import AsyncManyReader, AsyncManyWriter, ManyReader, ManyWriter
 from rnic.patterns.many.layout import GONE, LENGTH, NUMBER, SLOTS, TAIL, Invitation, stride
-from rnic.patterns.ports import run
+from rnic.patterns.ports import Steps, run
 from waiting import until
 
 WRITERS = 4
@@ -163,7 +163,7 @@ WRITER = """
 import sys
 import rnic
 from rnic.patterns.many import ManyWriter
-from rnic.patterns.ports import run
+from rnic.patterns.ports import Steps, run
 with rnic.connect("127.0.0.1", int(sys.argv[1])) as conn:
     writer = ManyWriter.over(conn)
     writer.put(b"whole")
@@ -217,6 +217,47 @@ def test_a_record_that_a_call_has_left_complete_is_not_written_again() -> None:
         assert writer._next == 0
         writer.put(b"second", WAIT)
         assert reader.get_many() == [b"first", b"second"]
+
+
+class Barriers:
+    """A reader's fence; at one of them something happens."""
+
+    def __init__(self, number: int, happens: Callable[[], None]) -> None:
+        self._left, self._happens = number, happens
+
+    def __enter__(self) -> None:
+        self._left -= 1
+        if not self._left:
+            self._happens()
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to give back."""
+
+
+@pytest.mark.parametrize("barrier", [1, 2, 3], ids=["claimed", "emptied", "given"])
+def test_a_record_that_is_taken_while_its_writer_looks_whether_it_is_there(barrier: int) -> None:
+    """Of a call that ended early. The claim was used, though its slot is empty soon."""
+    with reading(slots=4) as (reader, port), writing(port) as writer:
+        for step in writer._lay(claim(writer), memoryview(b"first"), None):
+            writer._port.do(step)
+        steps, numbers = writer._claim(None), []
+        old = writer._port.do(next(steps))
+
+        def rest() -> Steps[None]:
+            step = steps.send(old)
+            with suppress(StopIteration):
+                while True:
+                    step = steps.send((yield step))
+            numbers.append(writer._next)
+
+        fence, reader._fence = reader._fence, cast(Any, Barriers(barrier, lambda: run(writer._port, rest())))
+        assert reader._take(None) == [b"first"]
+        reader._fence = fence
+        if barrier == 3:
+            run(writer._port, rest())
+        assert numbers == [1]
+        writer.put(b"second", WAIT)
+        assert reader.get_many() == [b"second"]
 
 
 class Interrupted:

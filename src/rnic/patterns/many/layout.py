@@ -6,7 +6,7 @@
     at 64  slots
 
     at  0  in a slot: 65536 times the number of the record that it is for, plus the number of the writer that
-           has claimed it, or 0
+           has claimed it, or 0, or 65535 while the reader empties the slot
     at  8  one more than the length of the record, when it is complete; ffffffffffffffff: its writer has gone
     at 16  the record
 
@@ -30,12 +30,26 @@ import struct
 
 from rnic.records import Record
 
-__all__ = ["LENGTH", "OWNER", "RECORD", "SLOTS", "STATE", "TAIL", "WAITING", "WORD", "Invitation", "stride"]
+__all__ = [
+    "LENGTH",
+    "OWNER",
+    "RECORD",
+    "SLOTS",
+    "STATE",
+    "TAIL",
+    "TAKEN",
+    "WAITING",
+    "WORD",
+    "Invitation",
+    "stride",
+]
 
 WAITING, TAIL, SLOTS = 0, 8, 64
 STATE, LENGTH, RECORD = 0, 8, 16  # in a slot
 NUMBER = 16  # bits below the number of a record
 OWNER = (1 << NUMBER) - 1
+TAKEN = OWNER  # no writer has this number
+MOST_WRITERS = TAKEN - 1
 LAST = 1 << 64 - NUMBER  # numbers are below
 GONE = (1 << 64) - 1
 MOST_SLOTS = 1 << 20

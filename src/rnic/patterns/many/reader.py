@@ -16,10 +16,12 @@ from rnic.patterns.many.layout import (
     LENGTH,
     MOST,
     MOST_SLOTS,
+    MOST_WRITERS,
     NUMBER,
     OWNER,
     RECORD,
     SLOTS,
+    TAKEN,
     WAITING,
     Invitation,
     stride,
@@ -128,6 +130,10 @@ class _Reader:
         """What was taken, for the next round."""
         with self._guard:
             for number in range(begin, self._next):
+                words[self._at(number) // 8] = number << NUMBER | TAKEN
+            with self._fence:  # a barrier: a claim without a length was never used
+                pass
+            for number in range(begin, self._next):
                 words[(self._at(number) + LENGTH) // 8] = 0
             with self._fence:  # a barrier: a slot that can be claimed has no length
                 pass
@@ -145,13 +151,13 @@ class _Reader:
 
     def _join(self) -> int:
         with self._guard:
-            for step in range(OWNER):
-                number = (self._last + step) % OWNER + 1
+            for step in range(MOST_WRITERS):
+                number = (self._last + step) % MOST_WRITERS + 1
                 if number not in self._writers:
                     self._last = number
                     self._writers.add(number)
                     return number
-        raise RuntimeError(f"no place: there are {OWNER} writers")
+        raise RuntimeError(f"no place: there are {MOST_WRITERS} writers")
 
     def _invitation(self, writer: int) -> bytes:
         return Invitation(writer, self._slots, self._size).pack()

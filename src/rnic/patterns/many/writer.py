@@ -113,7 +113,7 @@ class _Writer:
             there, writer = old >> NUMBER, old & OWNER
             if there == number and not writer:
                 return number
-            if there == number and writer == self.number and (yield from self._is_empty(number, until)):
+            if there == number and writer == self.number and (yield from self._is_unused(number, until)):
                 return number
             if left(until) == 0:
                 raise TimeoutError("put: there was no free slot in time")
@@ -126,9 +126,15 @@ class _Writer:
             else:
                 self._next = max(number, there - self._slots) + 1  # all before are taken
 
-    def _is_empty(self, number: int, until: float | None) -> Steps[bool]:
+    def _is_unused(self, number: int, until: float | None) -> Steps[bool]:
+        """Whether this writer's claim has no record; the reader may take that meanwhile, and gives the claim
+        up before it empties the length.
+        """
         yield Read(self._mr, self._remote, Piece(0, 8, self._at(number) + LENGTH), until)
-        return not self._word(0)
+        if self._word(0):
+            return False
+        yield Read(self._mr, self._remote, Piece(0, 8, self._at(number)), until)
+        return self._word(0) == number << NUMBER | self.number
 
     def _go_on(self, until: float | None) -> Steps[None]:
         """Another one was faster: to what is not claimed yet, as far as the reader's memory says."""
