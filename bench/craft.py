@@ -48,6 +48,11 @@ PEERS = {"grpc": "gRPC", "zmq": "pyzmq"}
 MODULES = {"rpc-grpc": "grpc", "rpc-zmq": "zmq"}
 
 
+def sides(size: int) -> dict[str, str]:
+    """What a long message is compared with; a channel takes none of 16 MiB as it is."""
+    return {what: title for what, title in SIDES.items() if what != "eager" or size < 16 * MIB}
+
+
 def run(s: Setting, what: str, way: str, **options: object) -> Values:
     if (module := MODULES.get(what)) and find_spec(module) is None:
         raise AbsentError(f"Python has no module {module}")
@@ -69,7 +74,7 @@ def one_way(s: Setting, way: str) -> Measurements:
     streams |= {f"{what} 64": of(what, size=64) for what in CROWDS}
     writes = {what: of(what, size=8) for what in ("signaled", "every64", "chained")}
     waits = {f"wait {how} {think}": of(f"wait-{how}", think=think) for think in PAUSES for how in WAITS}
-    long = {f"{what} {size}": of(what, size=size) for size in LONG for what in ("announced", *SIDES)}
+    long = {f"{what} {size}": of(what, size=size) for size in LONG for what in ("announced", *sides(size))}
     calls = {f"rpc {n}": of("rpc-rnic", outstanding=n) for n in CALLS}
     return {f"{way} {name}": call for name, call in (streams | writes | long | waits | calls).items()}
 
@@ -114,7 +119,7 @@ def long_rows(way: str) -> list[Row]:
             f"announced, {SIZE_NAMES[size]}",
             GBYTES,
             f"{way} announced {size}",
-            {title: f"{way} {what} {size}" for what, title in SIDES.items()},
+            {title: f"{way} {what} {size}" for what, title in sides(size).items()},
         )
         for size in LONG
     ]
