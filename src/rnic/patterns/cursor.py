@@ -36,7 +36,6 @@ __all__ = ["BOARD", "Cursor", "LiarError"]
 BOARD = 64  # bytes
 SEEN, WANTED, OWN, COPY, ASKED = range(0, 40, 8)
 _WORD = struct.Struct("<Q")
-_SPINS = 200
 _GRACE = 1.0  # seconds that a number and a doorbell have at least
 
 
@@ -47,10 +46,11 @@ class LiarError(ConnectionError):
 class Cursor:
     """This end of the two numbers, on its board: the first bytes of `mr`, as the peer's are of `remote`."""
 
-    def __init__(self, mr: MR, remote: Window | Region) -> None:
+    def __init__(self, mr: MR, remote: Window | Region, spins: int) -> None:
+        """`spins`: how often beyond() looks before it sleeps, each some 0.1 us."""
         if remote.length < BOARD:
             raise LiarError(f"the peer's memory has {remote.length} bytes, and its board needs {BOARD}")
-        self._mr, self._remote = mr, remote
+        self._mr, self._remote, self._spins = mr, remote, spins
         self.own = 0
         """What this end has published."""
         self.told = 0
@@ -97,7 +97,7 @@ class Cursor:
         """Wait until the peer's number is more than `value`; TimeoutError, or ConnectionError if the peer has
         closed the connection before.
         """
-        for _ in range(_SPINS):
+        for _ in range(self._spins):
             if self.look(most) > value:
                 return
         try:

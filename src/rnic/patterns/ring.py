@@ -47,6 +47,8 @@ _LENGTH = struct.Struct("<I")
 _SKIP, _END = 0xFFFFFFFF, 0xFFFFFFFE
 LEAST = 256
 SIZE = 1 << 20
+_LONG, _SHORT = 1000, 200
+"""Looks before a sleep: a thread looks for some 100 us, as a doorbell costs more; a loop has other tasks."""
 
 
 def _size(record: int) -> int:
@@ -62,6 +64,8 @@ class _Writer:
     the copy's bytes are free when the reader has taken them.
     """
 
+    _spins = _SHORT
+
     def __init__(self, port: Port | AsyncPort, remote: Window | Region) -> None:
         size = remote.length - BOARD
         if size < LEAST or size & (size - 1):
@@ -71,7 +75,7 @@ class _Writer:
         """Its memory; the reader needs the first 64 bytes."""
         self.longest = size // 2 - _LENGTH.size
         """The longest record, in bytes."""
-        self._cursor = Cursor(self.mr, remote)
+        self._cursor = Cursor(self.mr, remote, self._spins)
         self._ended = False
 
     def __repr__(self) -> str:
@@ -154,6 +158,8 @@ class _Writer:
 class RingWriter(_Writer):
     """The writing end, for a thread. `remote` is the reader's memory."""
 
+    _spins = _LONG
+
     def __init__(self, port: Port, remote: Window | Region) -> None:
         super().__init__(port, remote)
         self._port = port
@@ -231,6 +237,8 @@ class AsyncRingWriter(_Writer):
 class _Reader:
     """The end that has the ring."""
 
+    _spins = _SHORT
+
     def __init__(self, port: Port | AsyncPort, nbytes: int = SIZE) -> None:
         if nbytes < LEAST or nbytes & (nbytes - 1):
             raise ValueError(f"a ring of {nbytes} bytes: give a power of two, from {LEAST} on")
@@ -248,7 +256,7 @@ class _Reader:
 
     def begin(self, remote: Window | Region) -> None:
         """Take the writer's memory; before the first get()."""
-        self._cursor = Cursor(self.mr, remote)
+        self._cursor = Cursor(self.mr, remote, self._spins)
 
     def _get_many(self, most: int | None, until: float | None) -> Steps[list[bytes]]:
         cursor = self._cursor
@@ -287,6 +295,8 @@ class _Reader:
 
 class RingReader(_Reader):
     """The reading end, for a thread; iterating over it gives all records, to the writer's end()."""
+
+    _spins = _LONG
 
     def __init__(self, port: Port, nbytes: int = SIZE) -> None:
         super().__init__(port, nbytes)
