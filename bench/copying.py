@@ -260,9 +260,9 @@ def tables() -> list[Table]:
     return [
         Table(
             "Tools: rnic cp",
-            "To a server on this host, or in another network namespace by a virtual cable, from tmpfs to "
-            "tmpfs, in memory that was used just before, from the start of the client to its end. rsync: its "
-            "daemon, no encryption. scp encrypts.",
+            "The server is on this host, or in another network namespace behind a virtual cable. Files go "
+            "from tmpfs to tmpfs, into memory that was used just before. The time is the client's, from its "
+            "start to its end. rsync: its daemon, no encryption. scp encrypts.",
             ("rsync", "scp", "cp"),
             [row(way, what) for way in WAYS for what in WHAT],
         )

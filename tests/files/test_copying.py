@@ -133,6 +133,21 @@ def test_folders_that_are_there_are_dressed_as_the_others(place: Place, no_clobb
     assert stat.S_IMODE(place.served.stat().st_mode) == 0o700
 
 
+def test_a_folder_that_comes_again_is_kept_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer may send it a million times."""
+    (place.own / "tree").mkdir()
+    dressed: list[Any] = []
+    dress = receiver.dress_folder
+    monkeypatch.setattr(receiver, "dress_folder", lambda *args: (dressed.append(args), dress(*args)))
+
+    async def main() -> None:
+        async with place.server():
+            assert not (await place.put("tree", "tree", "tree")).failures
+
+    run(main())
+    assert len(dressed) == 1
+
+
 def test_more_sources_than_descriptors(place: Place) -> None:
     """As a shell names them: a client has open what it reads, and not what it was told to read."""
     for number in range(300):

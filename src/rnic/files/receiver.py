@@ -96,9 +96,8 @@ class Receiver:
         self._files: dict[int, _File] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._folders: list[
-            tuple[Parts, Folder, bool]
-        ] = []  # those to be dressed; whether this copy has made it
+        self._folders: dict[Parts, tuple[Folder, bool]] = {}
+        """Those to be dressed, each once however often it comes; whether this copy has made it."""
         self._lost: set[bytes] = set()  # the paths of those that could not be made
         self._would_make: set[Parts] = set()  # and in a dry run: would make
 
@@ -270,7 +269,8 @@ class Receiver:
             if made or (parts != self._target.parts and not options.no_clobber):
                 if not made:
                     open_folder(tree, parts)
-                self._folders.append((parts, entry, made))
+                _, before = self._folders.get(parts, (entry, False))
+                self._folders[parts] = entry, made or before
         return stored
 
     def _try(self, entry: Folder | Would, parts: Parts) -> bool:
@@ -406,7 +406,7 @@ class Receiver:
     def _dress_folders(self) -> list[Complaint]:
         """Modes and times of folders, when nothing is made in them any more: the innermost first."""
         out = []
-        for parts, entry, made in reversed(self._folders):
+        for parts, (entry, made) in reversed(self._folders.items()):
             try:
                 dress_folder(self._target.tree, parts, entry.mode, entry.mtime)
             except OSError as error:
