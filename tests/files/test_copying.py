@@ -137,8 +137,10 @@ def test_a_folder_that_comes_again_is_kept_once(place: Place, monkeypatch: pytes
     """A peer may send it a million times."""
     (place.own / "tree").mkdir()
     dressed: list[Any] = []
-    dress = receiver.dress_folder
-    monkeypatch.setattr(receiver, "dress_folder", lambda *args: (dressed.append(args), dress(*args)))
+    dress = writing.dress_folder
+    monkeypatch.setattr(
+        "rnic.files.receiver.dress_folder", lambda *args: (dressed.append(args), dress(*args))
+    )
 
     async def main() -> None:
         async with place.server():
