@@ -79,6 +79,15 @@ def test_another_file_does_not_use_it(tree: Tree, other: Open) -> None:
     again.drop()
 
 
+def test_chunks_of_a_file_that_has_failed_are_not_counted(tree: Tree) -> None:
+    one = partial(tree)
+    for number in range(5):
+        one.expect(number, 1)
+        one.put(memoryview(BLOCK)[:1], number, bytes(16))
+    assert len(one._due) == 1
+    one.drop()
+
+
 def test_small_and_damaged_files_leave_nothing(tree: Tree, tmp_path: Path) -> None:
     partial(tree, 1, ENTRY._replace(size=RESUMABLE - 1)).drop(keep=True)
     damaged = partial(tree, 1)

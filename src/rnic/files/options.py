@@ -71,7 +71,7 @@ class Report:
             self.failures.append((path.decode(errors="replace"), text))
 
     def left_out(self, path: bytes) -> None:
-        """The same, as its directory could not be made, which failed() has told."""
+        """A file or directory was left out: failed() has told that the one above could not be made."""
         self.left_count += 1
         Report.failed(self, path, LEFT)
 

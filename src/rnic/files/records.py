@@ -7,7 +7,7 @@ A message of the connection carries one or more records, one behind the other. A
 
 Numbers are little-endian. Where two fields of any length follow, the fixed ones end with a u16, the length of
 the first. Paths are bytes with "/" between their parts. Digests are XXH3 of 128 bits, 16 bytes: they find
-damage, and are no protection from who forges.
+damage, and do not protect from an attacker.
 
     kind         from      fixed fields                                            behind them
     1  Hello     server    u16 version, u8 rights, 32s nonce

@@ -26,9 +26,9 @@ ALIVE = 5.0
 QUIET = 30.0
 """Seconds without one, after which the peer is given up."""
 STALL = 900.0
-"""Seconds in which both ends give nothing but signs of life, after which a server gives the client up.
+"""A server gives a client up when both ends have sent nothing but signs of life for so many seconds.
 
-It takes long to read what is there of a large file, or to count many.
+The limit is high: to count many files, or to read what is there of a large one, takes long.
 """
 T = TypeVar("T")
 R = TypeVar("R", bound=Record)

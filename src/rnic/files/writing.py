@@ -20,11 +20,13 @@ from rnic.files.tree import Parts, Tree
 
 __all__ = [
     "DAMAGED",
+    "OVER_FOLDER",
     "RESUMABLE",
     "Partial",
     "Target",
     "dress_folder",
     "exists",
+    "is_taken",
     "open_folder",
     "store",
     "words",
@@ -247,8 +249,9 @@ class Partial:
         self._end = offset
 
     def expect(self, offset: int, length: int) -> None:
-        """A chunk has come, which put() is going to store; they come in their order."""
-        self._due.add(offset)
+        """A chunk has come, which put() is going to store; chunks come in their order."""
+        if self.failed is None:  # else nothing is kept, and a peer could send chunks without end
+            self._due.add(offset)
         self._end = offset + length
 
     def put(self, view: memoryview, offset: int, wanted: bytes) -> None:

@@ -8,9 +8,9 @@ its number. The FETCH_ADD goes by the same queue pair as the WRITEs before it: w
 there.
 
 A call may end without an answer: by a timeout, a cancelled task, Ctrl-C. Then the client does not know
-whether it holds the lock. The lock is in doubt: somebody looks at it, and releases it. In asyncio a task does
-that at once, in threads the client's next call. If the client never calls again, the server takes the lock
-back at the end of the connection.
+whether it holds the lock. The lock is in doubt until the client has looked at it, and released it. In
+asyncio a task does that at once, in threads the client's next call. If the client never calls again, the
+server takes the lock back at the end of the connection.
 
 The wait for others is a pause of random length, which grows: 20 us to 5 ms. So locks are not fair.
 """
