@@ -41,6 +41,7 @@ from rnic.wire import (
 from transport.plain import datagram, sealed
 
 US, THEM, THIRD = "127.0.0.1", "127.0.0.9", "127.0.0.8"  # rnic, the stranger, and somebody else
+FLOODER = "127.0.0.7"  # nobody else: a device that was flooded hears an address no more for a second
 _ECHO = 0xEC0EC000  # the first id of those that only echoes have
 _AGAIN = 1.0  # seconds until an echo is asked for again: a datagram may be lost
 _IP_MTU_DISCOVER, _IP_PMTUDISC_DO = 10, 2
@@ -69,7 +70,7 @@ class Sockets:
     """Real packets: what the device's C code lets through reaches the agent."""
 
     def __init__(self) -> None:
-        self._sockets = {source: self._open(source) for source in (THEM, THIRD)}
+        self._sockets = {source: self._open(source) for source in (THEM, THIRD, FLOODER)}
         self._came: deque[bytes] = deque()
         self._echoes = 0
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rdmacm.ends import WAIT, Joined, exchange, expect, ib_of, joined, listening, resolve
-from rdmacm.stranger import THEM, THIRD, US, Calls, Stranger, agent_of, gid, over_sockets, packed, run_out
+from rdmacm.stranger import FLOODER, THEM, THIRD, US, Calls, Stranger, agent_of, gid, over_sockets, packed, run_out
 from rnic import GID, VerbsError, open_device
 from rnic.cm import IbCm
 from rnic.cm.ib_cm import ANSWERS_KEPT
@@ -277,13 +277,13 @@ def test_a_flood_that_does_not_end_keeps_nobody_from_connecting(stranger: Strang
     packets = []
     for _ in range(500):
         stranger.fresh()
-        packets.append(packed(stranger.req(listener.get_src_port()).to_mad(stranger.tid).emit()))
+        packets.append(packed(stranger.req(listener.get_src_port()).to_mad(stranger.tid).emit(), FLOODER))
     over = threading.Event()
 
     def flood() -> None:
         while not over.is_set():
             for packet in packets:
-                stranger.wire.send_packet(packet)  # type: ignore[attr-defined] # they are sockets
+                stranger.wire.send_packet(packet, FLOODER)  # type: ignore[attr-defined] # they are sockets
 
     thread = threading.Thread(target=flood)
     thread.start()
