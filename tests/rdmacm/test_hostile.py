@@ -14,7 +14,19 @@ from typing import Any
 import pytest
 
 from rdmacm.ends import WAIT, Joined, exchange, expect, ib_of, joined, listening, resolve
-from rdmacm.stranger import FLOODER, THEM, THIRD, US, Calls, Stranger, agent_of, gid, over_sockets, packed, run_out
+from rdmacm.stranger import (
+    FLOODER,
+    THEM,
+    THIRD,
+    US,
+    Calls,
+    Stranger,
+    agent_of,
+    gid,
+    over_sockets,
+    packed,
+    run_out,
+)
 from rnic import GID, VerbsError, open_device
 from rnic.cm import IbCm
 from rnic.cm.ib_cm import ANSWERS_KEPT
