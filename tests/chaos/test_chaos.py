@@ -9,6 +9,7 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from chaos.director import Director, Member, Plan, listed, take
 from chaos.payload import LEAST, Head, Kind, WrongBytes, claimed, compare, in_slot
 from chaos.talk import SLOT, Host, Tally, blank, place
+from chaos.ways import Way
 from chaos.worker import Settings, Worker
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -114,6 +116,27 @@ def test_what_was_counted_is_told_by_its_kind() -> None:
     counts = {"did add": 2, "error LostError died": 1, "heard": 1000}
     assert listed(take(counts, "error ")) == "1 LostError died"
     assert listed(counts) == "2 did add, 1,000 heard"
+
+
+class Ended:
+    """A process for which it is all the same how a conversation ends."""
+
+    def ended(self, what: str, error: BaseException | None) -> None: ...
+
+
+def test_a_conversation_that_begins_while_a_way_ends_is_waited_for() -> None:
+    way = Way(Ended())  # type: ignore[arg-type]
+    asked, over = threading.Event(), threading.Event()
+
+    def serve() -> None:
+        asked.wait()
+        way.thread("host", over.wait)
+
+    way.thread("server", serve)
+    threading.Timer(0.1, asked.set).start()
+    threading.Timer(0.3, over.set).start()
+    assert way.stop() == []
+    assert over.is_set()
 
 
 SETTINGS = Settings(1, 1, 1, ("verbs",))

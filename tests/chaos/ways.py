@@ -96,12 +96,14 @@ class Way:
         return await asyncio.to_thread(self.stop)
 
     def stop(self) -> list[str]:
-        """As finish(), for the threads."""
-        for thread in list(self._threads):
-            thread.join(LIMIT)
-        left = [thread.name for thread in self._threads if thread.is_alive()]
+        """As finish(), for the threads, also those that a server begins meanwhile."""
+        late: list[threading.Thread] = []
+        while waiting := [one for one in self._threads if one.is_alive() and one not in late]:
+            waiting[0].join(LIMIT)
+            if waiting[0].is_alive():
+                late.append(waiting[0])
         self.graves.look()
-        return left
+        return [thread.name for thread in late]
 
     def close(self) -> None:
         """From now on nobody is served."""
