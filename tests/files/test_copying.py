@@ -707,7 +707,7 @@ def test_a_directory_without_the_right_to_write_is_copied_again(
     modes: list[int] = []
     store = writing.store
 
-    def watched(*args: Any) -> bool:
+    def watched(*args: Any) -> list[bool | str]:
         modes.append(stat.S_IMODE((place.served / "tree").stat().st_mode))
         return store(*args)
 

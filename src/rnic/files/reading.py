@@ -13,6 +13,7 @@ from errno import ENXIO
 from threading import Event
 from typing import NamedTuple
 
+from rnic._disk import Found, disk
 from rnic.endpoint.text import printable
 from rnic.files import records
 from rnic.files.options import CHUNK, Options
@@ -122,8 +123,7 @@ def pack(sources: list[Source], options: Options, books: Outgoing) -> Iterator[l
     batch: list[Record] = []
     size = 0
     for source in sources:
-        for found in _walk(source, options, sizes=options.dry_run):
-            one = found if isinstance(found, Complaint) else _load(found, options, books)
+        for one in _contents(source, options, books):
             if isinstance(one, Large):
                 if batch:
                     try:
@@ -142,6 +142,53 @@ def pack(sources: list[Source], options: Options, books: Outgoing) -> Iterator[l
         source.tree.rest()
     if batch:
         yield batch
+
+
+def _contents(source: Source, options: Options, books: Outgoing) -> Iterator[Record | Large]:
+    """What to send of a source; plain files of one folder are read together."""
+    plain: list[_Found] = []
+    for found in _walk(source, options, sizes=options.dry_run):
+        if plain and not _joins(found, plain):
+            yield from _load_plain(plain, options, books)
+            plain = []
+        if isinstance(found, Complaint):
+            yield found
+        elif found.status is None:
+            plain.append(found)
+        else:
+            yield _load(found, options, books)
+    yield from _load_plain(plain, options, books)
+
+
+def _joins(found: _Found | Complaint, others: list[_Found]) -> bool:
+    return (
+        isinstance(found, _Found)
+        and found.status is None
+        and len(others) < PACK_FILES
+        and found.parts[:-1] == others[0].parts[:-1]
+    )
+
+
+def _load_plain(files: list[_Found], options: Options, books: Outgoing) -> Iterator[Record | Large]:
+    """Files of one folder."""
+    while files:
+        tree, folder = files[0].tree, files[0].parts[:-1]
+        names = [one.parts[-1] for one in files]
+        try:
+            loaded = disk.load(tree.folder(folder), names, records.INLINE, PACK + records.INLINE)
+        except OSError as error:
+            yield from (complaint(one.shown, error) for one in files)
+            return
+        for one, found in zip(files, loaded, strict=False):
+            if isinstance(found, Found):
+                content, mode, mtime = found
+                number, size = books.new_id(), len(content)
+                yield Small(number, stat.S_IMODE(mode), mtime, size, digest(content), one.path, content)
+            elif found == disk.SINGLE:
+                yield _load(one, options, books)
+            else:
+                yield complaint(one.shown, os.strerror(found))
+        files = files[len(loaded) :]
 
 
 def _load(found: _Found, options: Options, books: Outgoing) -> Record | Large:

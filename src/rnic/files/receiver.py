@@ -12,7 +12,8 @@ from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from errno import EISDIR, EPERM
-from typing import Any
+from itertools import groupby
+from typing import Any, cast
 
 from rnic.endpoint.text import printable
 from rnic.enums import AccessFlags
@@ -236,9 +237,39 @@ class Receiver:
         return [answer, done]
 
     def _enter_all(self, entries: list[Entry]) -> list[Done | _File | None]:
-        return [self._open(one) if isinstance(one, Open) else self._enter_one(one) for one in entries]
+        out: list[Done | _File | None] = []
+        for _, some in groupby(entries, type):
+            first, *rest = some
+            if isinstance(first, Small):
+                out += self._enter_whole([first, *cast("list[Small]", rest)])
+            elif isinstance(first, Open):
+                out += [self._open(one) for one in (first, *cast("list[Open]", rest))]
+            else:
+                out += [self._enter_one(one) for one in (first, *cast("list[Folder | Would]", rest))]
+        return out
 
-    def _enter_one(self, entry: Folder | Small | Would) -> Done | None:
+    def _enter_whole(self, entries: list[Small]) -> list[Done | None]:
+        """How each file has ended; None: well."""
+        placed = [self._placed(one) for one in entries]
+        files = [(where, one) for where, one in zip(placed, entries, strict=True) if isinstance(where, tuple)]
+        ends = iter(store(self._target.tree, files, self._options.no_clobber))
+        return [
+            _ended(one, where if isinstance(where, str) else next(ends))
+            for where, one in zip(placed, entries, strict=True)
+        ]
+
+    def _placed(self, entry: Small) -> Parts | str:
+        """Where it goes, or why it cannot."""
+        try:
+            self._check_above(entry)
+            parts = self._target.place(entry.path)
+        except ValueError as error:
+            return words(error)
+        if records.digest(entry.content) != entry.digest:
+            return DAMAGED
+        return parts or OVER_FOLDER
+
+    def _enter_one(self, entry: Folder | Would) -> Done | None:
         """How the entry has ended; None: well."""
         try:
             self._check_above(entry)
@@ -254,24 +285,19 @@ class Receiver:
         if self._lost and entry.path.rpartition(b"/")[0] in self._lost:
             raise ValueError(LEFT)
 
-    def _put_in_place(self, entry: Folder | Small | Would) -> bool:
+    def _put_in_place(self, entry: Folder | Would) -> bool:
         """False: there is one, which was left."""
         parts, tree, options = self._target.place(entry.path), self._target.tree, self._options
-        stored = True
-        if isinstance(entry, Small):
-            if records.digest(entry.content) != entry.digest:
-                raise ValueError(DAMAGED)
-            stored = store(tree, parts, entry, options.no_clobber)
-        elif options.dry_run:
-            stored = self._try(entry, parts)
-        elif isinstance(entry, Folder):
+        if options.dry_run:
+            return self._try(entry, parts)
+        if isinstance(entry, Folder):
             made = tree.make_folder(parts)
             if made or (parts != self._target.parts and not options.no_clobber):
                 if not made:
                     open_folder(tree, parts)
                 _, before = self._folders.get(parts, (entry, False))
                 self._folders[parts] = entry, made or before
-        return stored
+        return True
 
     def _try(self, entry: Folder | Would, parts: Parts) -> bool:
         """What a copy would say, as far as names tell."""
@@ -420,6 +446,13 @@ class Receiver:
 
 def _failed(number: int, why: str) -> Done:
     return Done(number, Status.LEFT if why == LEFT else Status.FAILED, why.encode(errors="replace"))
+
+
+def _ended(entry: Entry, end: bool | str) -> Done | None:
+    """True: well; False: it was left; a text: why it was not stored."""
+    if isinstance(end, str):
+        return _failed(entry.id, end)
+    return None if end else Done(entry.id, Status.SKIPPED, b"")
 
 
 def _put(partial: Partial, view: memoryview, record: Data) -> None:
