@@ -23,7 +23,7 @@ from rnic.files.tree import Parts, Tree
 
 __all__ = ["CHANGED", "Large", "Source", "count", "extents", "pack", "prefix", "read_chunk"]
 
-PACK = 192 * 1024  # bytes of contents in one message
+PACK = 384 * 1024  # bytes of contents in one message
 PACK_FILES = 256
 _HEAD = 64  # at least what a record has beside its fields of bytes
 _TRIES = 3  # of a small file that changes while it is read

@@ -15,6 +15,7 @@ from errno import EISDIR, EPERM
 from itertools import groupby
 from typing import Any, cast
 
+import rnic
 from rnic.endpoint.text import printable
 from rnic.enums import AccessFlags
 from rnic.files import records
@@ -101,11 +102,13 @@ class Receiver:
         """Those to be dressed, each once however often it comes; whether this copy has made it."""
         self._lost: set[bytes] = set()  # the paths of those that could not be made
         self._would_make: set[Parts] = set()  # and in a dry run: would make
+        self._memory: rnic.MR | None = None
+        """The slots: from the first large file on."""
+        self._entering: asyncio.Task[None] | None = None
+        """The last entries whose names are being made."""
 
     async def run(self) -> None:
         """Receive everything; CopyError or EndpointError when the sender fails."""
-        self._memory = self._conn.alloc(SLOTS * CHUNK)
-        await self._conn.share(self._memory.buf, AccessFlags.REMOTE_WRITE)
         try:
             with ExitStack() as stack:
                 self._names = stack.enter_context(ThreadPoolExecutor(1, "rnic-names"))
@@ -123,10 +126,11 @@ class Receiver:
         """Raise what a task has raised."""
         await self._failed
 
-    def _begin(self, what: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, what: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(what)
         self._tasks.add(task)
         task.add_done_callback(self._over)
+        return task
 
     def _over(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -149,6 +153,7 @@ class Receiver:
                     named.append(record)
                     continue
                 await self._enter(named)
+                await self._entered()
                 named = []
                 if isinstance(record, Finish):
                     self._books.finish(record.entries)
@@ -196,12 +201,38 @@ class Receiver:
     # ------------------------------------------------------------ names
 
     async def _enter(self, entries: list[Entry]) -> None:
-        """Store what is whole, open what is not, and answer."""
+        """Begin to store what is whole and to open what is not. What was begun before is done afterwards, so
+        that a message is read while the names of the last one are made, and no more wait.
+        """
         if not entries:
             return
+        if self._memory is None and any(isinstance(one, Open) for one in entries):
+            self._memory = self._conn.alloc(SLOTS * CHUNK)
+            await self._conn.share(self._memory.buf, AccessFlags.REMOTE_WRITE)
+        ends = asyncio.get_running_loop().run_in_executor(self._names, self._enter_all, entries)
+        before, self._entering = self._entering, self._begin(self._tell(entries, ends, self._entering))
+        if before is not None:
+            await before
+
+    async def _entered(self) -> None:
+        """All that was begun is done."""
+        if self._entering is not None:
+            await self._entering
+            self._entering = None
+
+    async def _tell(
+        self,
+        entries: list[Entry],
+        ends: asyncio.Future[list[Done | _File | None]],
+        before: asyncio.Task[None] | None,
+    ) -> None:
+        """Answer, in the order of the entries."""
+        found_all = await ends
+        if before is not None:
+            await before
         out: list[Record] = []
         stored = 0  # in a row, of which one record tells
-        for entry, found in zip(entries, await self._in_names(self._enter_all, entries), strict=True):
+        for entry, found in zip(entries, found_all, strict=True):
             if found is None:
                 self._count_stored(entry)
                 stored += 1
@@ -355,6 +386,7 @@ class Receiver:
             self._begin(self._free(record, file, None))
             return
         file.partial.expect(record.offset, record.length)
+        assert self._memory is not None  # it is open
         view = self._memory.buf[record.slot * CHUNK : record.slot * CHUNK + record.length]
         loop = asyncio.get_running_loop()
         write = loop.run_in_executor(self._writers, _put, file.partial, view, record)

@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from time import monotonic
 from typing import NamedTuple
 
+import rnic
 from rnic.endpoint.text import printable
 from rnic.files import reading
 from rnic.files.options import CHUNK, SLOTS, Options, Report
@@ -68,6 +69,13 @@ class _Step(NamedTuple):
     chunk: asyncio.Task[Data | str] | None
 
 
+class _Slots(NamedTuple):
+    """Where chunks lie: here, and at the receiver."""
+
+    memory: rnic.MR
+    region: rnic.Region
+
+
 class Sender:
     """Sends sources over one connection."""
 
@@ -76,6 +84,8 @@ class Sender:
         self._sources, self._options, self.report = sources, options, report
         self._books = Outgoing(SLOTS)
         self._pace, self._flying = Pace(SLOTS * CHUNK), 0  # bytes
+        self._slots: _Slots | None = None
+        """From the first large file on."""
         self._room = asyncio.Event()
         self._stop = threading.Event()
         self._answer: asyncio.Future[Opened] | None = None
@@ -86,10 +96,6 @@ class Sender:
 
     async def run(self) -> None:
         """Send everything, and wait until it is stored; CopyError or EndpointError when that fails."""
-        region = await self._talk.next_region()
-        if region.length < SLOTS * CHUNK:
-            raise CopyError(f"the peer has {region.length} bytes of memory, {SLOTS * CHUNK} are needed")
-        self._region, self._memory = region, self._conn.alloc(SLOTS * CHUNK)
         try:
             with ExitStack() as stack:
                 self._walker = stack.enter_context(ThreadPoolExecutor(1, "rnic-walk"))
@@ -159,6 +165,7 @@ class Sender:
         if start is None:
             self._close(file)
             return
+        await self._share()
         pieces = reading.extents(item.fd, start, entry.size, self._step)
         while file.why is None:
             try:
@@ -172,6 +179,14 @@ class Sender:
             chunk = asyncio.create_task(self._chunk(item, *piece))
             self._steps.append(_Step(file, chunk))
         self._steps.append(_Step(file, None))
+
+    async def _share(self) -> None:
+        """Have the slots of both ends, which large files take."""
+        if self._slots is None:
+            region = await self._talk.next_region()
+            if region.length < SLOTS * CHUNK:
+                raise CopyError(f"the peer has {region.length} bytes of memory, {SLOTS * CHUNK} are needed")
+            self._slots = _Slots(self._conn.alloc(SLOTS * CHUNK), region)
 
     def _step(self) -> int:
         """Bytes of the next chunk, at most."""
@@ -240,16 +255,18 @@ class Sender:
         while not self._books.free or 0 < self._flying > self._pace.limit - length:
             self._room.clear()
             await self._room.wait()
+        assert self._slots is not None  # _large() has seen to that
+        memory, region = self._slots
         slot = self._books.free.pop(0)
         self._flying += length
         try:
-            with self._memory.buf[slot * CHUNK : slot * CHUNK + length] as view:
+            with memory.buf[slot * CHUNK : slot * CHUNK + length] as view:
                 found = await self._read(item.fd, view, offset)
                 if isinstance(found, str):
                     self._give_back(slot)
                     return found
                 began = monotonic()
-                await self._conn.write(view, self._region, slot * CHUNK)
+                await self._conn.write(view, region, slot * CHUNK)
                 self._pace.took(monotonic() - began)
         finally:
             self._flying -= length
