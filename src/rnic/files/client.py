@@ -10,7 +10,6 @@ from pathlib import Path
 
 import rnic
 from rnic.files import secret as proofs
-from rnic.files.ahead import Ahead
 from rnic.files.options import Options, Report
 from rnic.files.reading import Source
 from rnic.files.receiver import Receiver
@@ -48,9 +47,8 @@ async def copy_to(
         if len(sources) > 1:
             options = replace(options, into=True)
         ask = Ask(Op.PUT, options.flags, b"", NO_PROOF, _paths([destination]))
-        ahead = stack.enter_context(Ahead(found, options))
         async with _asked(host, port, ask, secret, device) as talk:
-            await Sender(talk, ahead, options, report).run()
+            await Sender(talk, found, options, report).run()
 
 
 async def copy_from(

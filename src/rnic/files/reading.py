@@ -10,7 +10,6 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from errno import ENXIO
-from itertools import count
 from threading import Event
 from typing import NamedTuple
 
@@ -19,9 +18,10 @@ from rnic.endpoint.text import printable
 from rnic.files import records
 from rnic.files.options import CHUNK, Options
 from rnic.files.records import Complaint, Folder, Open, Record, Small, Would, digest
+from rnic.files.state import Outgoing
 from rnic.files.tree import Parts, Tree
 
-__all__ = ["CHANGED", "Large", "Source", "count_all", "extents", "pack", "prefix", "read_chunk"]
+__all__ = ["CHANGED", "Large", "Source", "count", "extents", "pack", "prefix", "read_chunk"]
 
 PACK = 384 * 1024  # bytes of contents in one message
 PACK_FILES = 256
@@ -104,7 +104,7 @@ def _walk(source: Source, options: Options, sizes: bool = False) -> Iterator[_Fo
             yield _Found(source.tree, parts, path, shown, status)
 
 
-def count_all(sources: list[Source], options: Options, stop: Event) -> tuple[int, int]:
+def count(sources: list[Source], options: Options, stop: Event) -> tuple[int, int]:
     """Files and bytes that there are; fewer if it shall stop."""
     files = size = 0
     for source in sources:
@@ -118,13 +118,12 @@ def count_all(sources: list[Source], options: Options, stop: Event) -> tuple[int
     return files, size
 
 
-def pack(sources: list[Source], options: Options) -> Iterator[list[Record] | Large]:
-    """What to send: a message's records, or a large file. Entries are numbered from 0 on."""
-    ids = count()
+def pack(sources: list[Source], options: Options, books: Outgoing) -> Iterator[list[Record] | Large]:
+    """What to send: a message's records, or a large file."""
     batch: list[Record] = []
     size = 0
     for source in sources:
-        for one in _contents(source, options, ids):
+        for one in _contents(source, options, books):
             if isinstance(one, Large):
                 if batch:
                     try:
@@ -145,20 +144,20 @@ def pack(sources: list[Source], options: Options) -> Iterator[list[Record] | Lar
         yield batch
 
 
-def _contents(source: Source, options: Options, ids: Iterator[int]) -> Iterator[Record | Large]:
+def _contents(source: Source, options: Options, books: Outgoing) -> Iterator[Record | Large]:
     """What to send of a source; plain files of one folder are read together."""
     plain: list[_Found] = []
     for found in _walk(source, options, sizes=options.dry_run):
         if plain and not _joins(found, plain):
-            yield from _load_plain(plain, options, ids)
+            yield from _load_plain(plain, options, books)
             plain = []
         if isinstance(found, Complaint):
             yield found
         elif found.status is None:
             plain.append(found)
         else:
-            yield _load(found, options, ids)
-    yield from _load_plain(plain, options, ids)
+            yield _load(found, options, books)
+    yield from _load_plain(plain, options, books)
 
 
 def _joins(found: _Found | Complaint, others: list[_Found]) -> bool:
@@ -170,7 +169,7 @@ def _joins(found: _Found | Complaint, others: list[_Found]) -> bool:
     )
 
 
-def _load_plain(files: list[_Found], options: Options, ids: Iterator[int]) -> Iterator[Record | Large]:
+def _load_plain(files: list[_Found], options: Options, books: Outgoing) -> Iterator[Record | Large]:
     """Files of one folder."""
     while files:
         tree, folder = files[0].tree, files[0].parts[:-1]
@@ -183,23 +182,23 @@ def _load_plain(files: list[_Found], options: Options, ids: Iterator[int]) -> It
         for one, found in zip(files, loaded, strict=False):
             if isinstance(found, Found):
                 content, mode, mtime = found
-                number, size = next(ids), len(content)
+                number, size = books.new_id(), len(content)
                 yield Small(number, stat.S_IMODE(mode), mtime, size, digest(content), one.path, content)
             elif found == disk.SINGLE:
-                yield _load(one, options, ids)
+                yield _load(one, options, books)
             else:
                 yield complaint(one.shown, os.strerror(found))
         files = files[len(loaded) :]
 
 
-def _load(found: _Found, options: Options, ids: Iterator[int]) -> Record | Large:
+def _load(found: _Found, options: Options, books: Outgoing) -> Record | Large:
     status = found.status
     if status is not None:
         mode = stat.S_IMODE(status.st_mode)
         if stat.S_ISDIR(status.st_mode):
-            return Folder(next(ids), mode, status.st_mtime_ns, 0, found.path)
+            return Folder(books.new_id(), mode, status.st_mtime_ns, 0, found.path)
         if options.dry_run:
-            return Would(next(ids), mode, status.st_mtime_ns, status.st_size, found.path)
+            return Would(books.new_id(), mode, status.st_mtime_ns, status.st_size, found.path)
     try:
         fd, before = found.tree.open(found.parts)
     except OSError as error:
@@ -209,12 +208,12 @@ def _load(found: _Found, options: Options, ids: Iterator[int]) -> Record | Large
         for _ in range(_TRIES):
             if before.st_size > records.INLINE:
                 keep = True
-                return _large(found, fd, before, ids)
+                return _large(found, fd, before, books)
             content = os.pread(fd, before.st_size + 1, 0)
             after = os.fstat(fd)
             if same(before, after) and len(content) == after.st_size:
                 mode = stat.S_IMODE(after.st_mode)
-                number = next(ids)
+                number = books.new_id()
                 return Small(
                     number, mode, after.st_mtime_ns, after.st_size, digest(content), found.path, content
                 )
@@ -227,9 +226,9 @@ def _load(found: _Found, options: Options, ids: Iterator[int]) -> Record | Large
             os.close(fd)
 
 
-def _large(found: _Found, fd: int, before: os.stat_result, ids: Iterator[int]) -> Large:
+def _large(found: _Found, fd: int, before: os.stat_result, books: Outgoing) -> Large:
     mode = stat.S_IMODE(before.st_mode)
-    entry = Open(next(ids), mode, before.st_mtime_ns, before.st_size, 0, found.path)
+    entry = Open(books.new_id(), mode, before.st_mtime_ns, before.st_size, 0, found.path)
     return Large(entry, fd, before, found.shown)
 
 

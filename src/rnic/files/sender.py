@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sending end: small files packed in messages, large ones in chunks WRITTEN into the receiver's slots.
 
-Large files are read and hashed in threads; what was read is sent in its order.
+Reading and hashing run in threads, ahead of what is sent; what was read is sent in its order.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import os
 import threading
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from time import monotonic
 from typing import NamedTuple
@@ -18,9 +18,8 @@ from typing import NamedTuple
 import rnic
 from rnic.endpoint.text import printable
 from rnic.files import reading
-from rnic.files.ahead import Ahead
 from rnic.files.options import CHUNK, SLOTS, Options, Report
-from rnic.files.reading import CHANGED, Large
+from rnic.files.reading import CHANGED, Large, Source
 from rnic.files.records import (
     INLINE,
     Broken,
@@ -80,9 +79,9 @@ class _Slots(NamedTuple):
 class Sender:
     """Sends sources over one connection."""
 
-    def __init__(self, talk: Talk, ahead: Ahead, options: Options, report: Report) -> None:
+    def __init__(self, talk: Talk, sources: list[Source], options: Options, report: Report) -> None:
         self._talk, self._conn = talk, talk.conn
-        self._ahead, self._options, self.report = ahead, options, report
+        self._sources, self._options, self.report = sources, options, report
         self._books = Outgoing(SLOTS)
         self._pace, self._flying = Pace(SLOTS * CHUNK), 0  # bytes
         self._slots: _Slots | None = None
@@ -93,11 +92,13 @@ class Sender:
         self._why: dict[int, str] = {}  # of the files that this end has cancelled
         self._steps: deque[_Step] = deque()
         self._open: set[_File] = set()
+        self._coming: Future[list[Record] | Large | None] | None = None
 
     async def run(self) -> None:
         """Send everything, and wait until it is stored; CopyError or EndpointError when that fails."""
         try:
             with ExitStack() as stack:
+                self._walker = stack.enter_context(ThreadPoolExecutor(1, "rnic-walk"))
                 self._readers = stack.enter_context(ThreadPoolExecutor(WORKERS, "rnic-read"))
                 stack.callback(self._stop.set)  # what takes long ends early, if a copy does
                 async with self._talk.alive():
@@ -114,18 +115,31 @@ class Sender:
             await asyncio.gather(*chunks, return_exceptions=True)
         for file in list(self._open):
             self._close(file)
+        coming = self._coming
+        last = None if coming is None or coming.cancelled() or coming.exception() else coming.result()
+        if isinstance(last, Large):
+            os.close(last.fd)
 
     # ------------------------------------------------------------ what is said
 
     async def _say(self) -> None:
-        if (found := await self._ahead.total()) is not None:
+        loop = asyncio.get_running_loop()
+        if self._options.total:
+            found = await loop.run_in_executor(
+                self._walker, reading.count, self._sources, self._options, self._stop
+            )
             self.report.total(*found)
             await self._talk.send(Total(*found))
-        while (item := await self._ahead.next()) is not None:
+        items = reading.pack(self._sources, self._options, self._books)
+        self._coming = self._walker.submit(next, items, None)
+        while (item := await asyncio.wrap_future(self._coming)) is not None:
+            self._coming = None
             if isinstance(item, Large):
                 self._open.add(file := _File(item))
+                self._coming = self._walker.submit(next, items, None)
                 await self._large(file)
             else:
+                self._coming = self._walker.submit(next, items, None)
                 await self._send_batch(item)
         await self._advance(0)
         self._books.finishing = True

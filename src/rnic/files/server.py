@@ -11,7 +11,6 @@ from contextlib import ExitStack
 import rnic
 from rnic.endpoint.text import clip, printable
 from rnic.files import secret as proofs
-from rnic.files.ahead import Ahead
 from rnic.files.options import Options, Report
 from rnic.files.reading import Source
 from rnic.files.receiver import Receiver
@@ -122,8 +121,7 @@ class Server:
         if ask.op == Op.GET:
             if not self._rights.read:
                 raise ValueError("nothing may be copied from this server")
-            ahead = stack.enter_context(Ahead([_source(tree, path) for path in paths], options))
-            return Sender(talk, ahead, options, Report())
+            return Sender(talk, [_source(tree, path) for path in paths], options, Report())
         if ask.op != Op.PUT or len(paths) != 1:
             raise ValueError("this is not known here")
         if not self._rights.write:

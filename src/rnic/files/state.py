@@ -58,7 +58,7 @@ class Outgoing:
 
     def __init__(self, slots: int) -> None:
         self.entries = 0
-        """Entries that were sent."""
+        """Entries that were sent; the number of the next one."""
         self.unanswered: dict[int, tuple[bytes, int, bool]] = {}
         """Path and size of each entry that has no Done yet, and whether it is a folder; by id."""
         self.asked: set[int] = set()
@@ -66,9 +66,13 @@ class Outgoing:
         self._busy: dict[int, int] = {}
         self.finishing = False
 
+    def new_id(self) -> int:
+        """The number of a new entry."""
+        self.entries += 1
+        return self.entries - 1
+
     def sent(self, entry: Entry, folder: bool = False) -> None:
         """An entry is on its way."""
-        self.entries += 1
         self.unanswered[entry.id] = entry.path, entry.size, folder
 
     def use(self, slot: int, length: int) -> None:
