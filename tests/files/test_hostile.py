@@ -201,6 +201,8 @@ def test_a_receiver_that_lies(place: Place, lie: Record, why: str) -> None:
 
 
 def test_a_receiver_with_too_little_memory(place: Place) -> None:
+    (place.served / "large").write_bytes(bytes(CHUNK))
+
     async def main() -> None:
         async with place.server():
             with pytest.raises(rnic.EndpointError, match="are needed"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many small files in one call, for rnic.files: disk.pyx reads and stores them without Python between them."""
+"""Many small files in one call, for rnic.files: disk.pyx has no Python between two of them."""
 
 from __future__ import annotations
 

@@ -365,15 +365,15 @@ def _record(number: int, message: bytes, at: int, end: int) -> Record:
     behind = at + form.size
     if behind > end or (behind < end and not tails):
         raise CopyError(f"the peer sent a {kind.__name__} of {end - at - _HEAD.size} bytes")
-    _, _, *fields = form.unpack_from(message, at)
+    fields = form.unpack_from(message, at)[2:]
     if tails == 2:
-        middle = behind + fields.pop()
+        middle = behind + fields[-1]
         if middle > end:
             raise CopyError(f"the peer sent a {kind.__name__} whose path has more bytes than the record")
-        fields += message[behind:middle], message[middle:end]
+        fields = (*fields[:-1], message[behind:middle], message[middle:end])
     elif tails:
-        fields.append(message[behind:end])
-    return kind(*fields)
+        fields = (*fields, message[behind:end])
+    return kind._make(fields)
 
 
 _LENGTH = Struct("<H")
