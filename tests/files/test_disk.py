@@ -33,8 +33,9 @@ def test_what_is_stored_is_found_again(tmp_path: Path, folder: int, mtime: int) 
     new = [New(b"%d" % size, os.urandom(size), 0o640 + size % 8, mtime) for size in (0, 1, 4096, 70_000)]
     assert disk.store(folder, b".new", new, True) == [0, 0, 0, 0]
     assert names_in(tmp_path) == ["0", "1", "4096", "70000"]
-    found = disk.load(folder, [one.name for one in new], 70_000, 200_000)
-    assert found == [Found(one.content, stat.S_IFREG | one.mode, mtime) for one in new]
+    contents, found = disk.load(folder, [one.name for one in new], 70_000, 200_000)
+    assert contents == b"".join(one.content for one in new)
+    assert found == [Found(len(one.content), stat.S_IFREG | one.mode, mtime) for one in new]
 
 
 def test_each_has_an_end_of_its_own(tmp_path: Path, folder: int) -> None:
@@ -49,9 +50,10 @@ def test_each_has_an_end_of_its_own(tmp_path: Path, folder: int) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "link").symlink_to("old")
     names = [b"new", b"folder", b"missing", b"fifo", b"link", b"old"]
-    found = disk.load(folder, names, 100, 1000)
+    contents, found = disk.load(folder, names, 100, 1000)
     assert found[1:5] == [disk.SINGLE, errno.ENOENT, disk.SINGLE, errno.ELOOP]
-    assert [one.content for one in (found[0], found[5]) if isinstance(one, Found)] == [b"new", b"old"]
+    assert [one.size for one in (found[0], found[5]) if isinstance(one, Found)] == [3, 3]
+    assert contents == b"newold"
     assert descriptors() == before
 
 
@@ -77,8 +79,10 @@ def test_what_does_not_fit_is_left_for_the_next_call(tmp_path: Path, folder: int
     names = [b"%d" % number for number in range(10)]
     for name in names:
         (tmp_path / name.decode()).write_bytes(name * 100)
-    found = disk.load(folder, names, 100, 350)
-    assert [len(one.content) for one in found if isinstance(one, Found)] == [100, 100, 100]
+    contents, found = disk.load(folder, names, 100, 350)
+    assert [one.size for one in found if isinstance(one, Found)] == [100, 100, 100]
+    assert contents == b"0" * 100 + b"1" * 100 + b"2" * 100
     (tmp_path / "0").write_bytes(bytes(101))
-    assert disk.load(folder, names[:1], 100, 350) == [disk.SINGLE]
-    assert disk.load(folder, [], 100, 350) == disk.store(folder, b".new", [], True) == []
+    assert disk.load(folder, names[:1], 100, 350) == (b"", [disk.SINGLE])
+    assert disk.load(folder, [], 100, 350) == (b"", [])
+    assert disk.store(folder, b".new", [], True) == []

@@ -11,7 +11,7 @@ import pytest
 
 from conn.peers import descriptors
 from forked import FORKS
-from rnic.files.records import Small, digest
+from rnic.files.packs import Small
 from rnic.files.tree import Tree, split
 from rnic.files.writing import Target, dress_folder, store
 
@@ -33,7 +33,7 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
 
 
 def small(text: bytes = b"new") -> Small:
-    return Small(0, 0o4644, 0, len(text), digest(text), b"", text)
+    return Small(0, 0o4644, 0, len(text), b"", text)
 
 
 def test_paths_are_parted() -> None:

@@ -11,7 +11,7 @@ __all__ = ["Found", "New"]
 class Found(NamedTuple):
     """A file that was read."""
 
-    content: bytes
+    size: int
     mode: int
     """With the file's type, as st_mode."""
     mtime: int
@@ -22,7 +22,7 @@ class New(NamedTuple):
     """A file to be stored."""
 
     name: bytes
-    content: bytes
+    content: bytes | memoryview
     mode: int
     mtime: int
     """Nanoseconds."""

@@ -64,7 +64,7 @@ static int read_whole(int fd, char *into, struct stat *s, struct found_file *f) 
         return errno;
     if (n != s->st_size || after.st_size != n || ns_of(&after.st_mtim) != ns_of(&s->st_mtim))
         return SINGLE;
-    *f = (struct found_file){.content = into, .size = (size_t)n, .mode = after.st_mode, .mtime = ns_of(&after.st_mtim)};
+    *f = (struct found_file){.size = (size_t)n, .mode = after.st_mode, .mtime = ns_of(&after.st_mtim)};
     return 0;
 }
 

@@ -17,7 +17,6 @@ struct new_file {
 };
 
 struct found_file {
-    const char *content;
     size_t size;
     mode_t mode;
     int64_t mtime; /* ns */
@@ -31,6 +30,6 @@ enum { SINGLE = -1, TAKEN = -2 };
  */
 int store_file(int folder, const char *temporary, const struct new_file *f, bool replace);
 
-/* As many as fit `room` bytes with `most` for the last; how many that were. */
+/* As many as fit `room` bytes with `most` for the last, their contents one behind the other; how many that were. */
 size_t load_files(int folder, const char *const *names, size_t n, size_t most, char *into, size_t room,
                   struct found_file *found);

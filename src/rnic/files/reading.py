@@ -15,16 +15,18 @@ from typing import NamedTuple
 
 from rnic._disk import Found, disk
 from rnic.endpoint.text import printable
-from rnic.files import records
+from rnic.files import packs, records
 from rnic.files.options import CHUNK, Options
-from rnic.files.records import Complaint, Folder, Open, Record, Small, Would, digest
-from rnic.files.state import Outgoing
+from rnic.files.packs import Packed
+from rnic.files.records import Complaint, Folder, Open, Record, Would, digest
+from rnic.files.state import Outgoing, Told
 from rnic.files.tree import Parts, Tree
 
-__all__ = ["CHANGED", "Large", "Source", "count", "extents", "pack", "prefix", "read_chunk"]
+__all__ = ["CHANGED", "Batch", "Large", "Source", "count", "extents", "pack", "prefix", "read_chunk"]
 
-PACK = 384 * 1024  # bytes of contents in one message
+PACK = 320 * 1024  # bytes of contents in one message, from which on it is full
 PACK_FILES = 256
+_ROOM = records.MESSAGE_MOST - 16 * 1024
 _HEAD = 64  # at least what a record has beside its fields of bytes
 _TRIES = 3  # of a small file that changes while it is read
 CHANGED = "the file changed while it was copied"
@@ -46,6 +48,20 @@ class Large(NamedTuple):
     fd: int
     before: os.stat_result
     shown: bytes
+
+
+class Batch(NamedTuple):
+    """The records of a message, and what they tell of entries, by their numbers."""
+
+    records: list[Record]
+    entries: dict[int, Told]
+
+
+class _Item(NamedTuple):
+    """A record, and likewise."""
+
+    record: Record
+    entries: dict[int, Told]
 
 
 class _Found(NamedTuple):
@@ -118,33 +134,46 @@ def count(sources: list[Source], options: Options, stop: Event) -> tuple[int, in
     return files, size
 
 
-def pack(sources: list[Source], options: Options, books: Outgoing) -> Iterator[list[Record] | Large]:
-    """What to send: a message's records, or a large file."""
-    batch: list[Record] = []
+def pack(sources: list[Source], options: Options, books: Outgoing) -> Iterator[Batch | Large]:
+    """What to send: a message, or a large file."""
+    batch = Batch([], {})
     size = 0
     for source in sources:
         for one in _contents(source, options, books):
+            more = 0 if isinstance(one, Large) else _size(one.record)
+            if batch.records and (isinstance(one, Large) or size + more > _ROOM):
+                yield from _before(batch, one)
+                batch, size = Batch([], {}), 0
             if isinstance(one, Large):
-                if batch:
-                    try:
-                        yield batch
-                    except GeneratorExit:
-                        os.close(one.fd)
-                        raise
                 yield one
-                batch, size = [], 0
                 continue
-            batch.append(one)
-            size += _HEAD + sum(len(field) for field in one if isinstance(field, bytes))
-            if size >= PACK or len(batch) >= PACK_FILES:
+            batch.records.append(one.record)
+            batch.entries.update(one.entries)
+            size += more
+            if size >= PACK or len(batch.records) + len(batch.entries) >= PACK_FILES:
                 yield batch
-                batch, size = [], 0
+                batch, size = Batch([], {}), 0
         source.tree.rest()
-    if batch:
+    if batch.records:
         yield batch
 
 
-def _contents(source: Source, options: Options, books: Outgoing) -> Iterator[Record | Large]:
+def _before(batch: Batch, one: _Item | Large) -> Iterator[Batch]:
+    """What is sent before something else, which is not lost if this ends here."""
+    try:
+        yield batch
+    except GeneratorExit:
+        if isinstance(one, Large):
+            os.close(one.fd)
+        raise
+
+
+def _size(one: Record) -> int:
+    """Bytes of a record, about."""
+    return _HEAD + sum(len(field) for field in one if isinstance(field, bytes))
+
+
+def _contents(source: Source, options: Options, books: Outgoing) -> Iterator[_Item | Large]:
     """What to send of a source; plain files of one folder are read together."""
     plain: list[_Found] = []
     for found in _walk(source, options, sizes=options.dry_run):
@@ -152,7 +181,7 @@ def _contents(source: Source, options: Options, books: Outgoing) -> Iterator[Rec
             yield from _load_plain(plain, options, books)
             plain = []
         if isinstance(found, Complaint):
-            yield found
+            yield _Item(found, {})
         elif found.status is None:
             plain.append(found)
         else:
@@ -169,40 +198,53 @@ def _joins(found: _Found | Complaint, others: list[_Found]) -> bool:
     )
 
 
-def _load_plain(files: list[_Found], options: Options, books: Outgoing) -> Iterator[Record | Large]:
-    """Files of one folder."""
+def _load_plain(files: list[_Found], options: Options, books: Outgoing) -> Iterator[_Item | Large]:
+    """Files of one folder: those that are read together, and behind them those that want a closer look."""
     while files:
         tree, folder = files[0].tree, files[0].parts[:-1]
         names = [one.parts[-1] for one in files]
         try:
-            loaded = disk.load(tree.folder(folder), names, records.INLINE, PACK + records.INLINE)
+            contents, ends = disk.load(tree.folder(folder), names, records.INLINE, PACK + records.INLINE)
         except OSError as error:
-            yield from (complaint(one.shown, error) for one in files)
+            yield from (_Item(complaint(one.shown, error), {}) for one in files)
             return
-        for one, found in zip(files, loaded, strict=False):
-            if isinstance(found, Found):
-                content, mode, mtime = found
-                number, size = books.new_id(), len(content)
-                yield Small(number, stat.S_IMODE(mode), mtime, size, digest(content), one.path, content)
-            elif found == disk.SINGLE:
+        good = [(one.path, end) for one, end in zip(files, ends, strict=False) if isinstance(end, Found)]
+        if good:
+            yield _pack(good, contents, books)
+        for one, end in zip(files, ends, strict=False):
+            if end == disk.SINGLE:
                 yield _load(one, options, books)
-            else:
-                yield complaint(one.shown, os.strerror(found))
-        files = files[len(loaded) :]
+            elif isinstance(end, int):
+                yield _Item(complaint(one.shown, os.strerror(end)), {})
+        files = files[len(ends) :]
 
 
-def _load(found: _Found, options: Options, books: Outgoing) -> Record | Large:
+def _pack(files: list[tuple[bytes, Found]], contents: bytes, books: Outgoing) -> _Item:
+    """Files of one folder, by their paths."""
+    folder = files[0][0].rpartition(b"/")[0]
+    at = len(folder) + bool(folder)
+    table = [Packed(stat.S_IMODE(mode), mtime, size, path[at:]) for path, (size, mode, mtime) in files]
+    number = books.new_ids(len(files))
+    told = {n: Told(path, found.size) for n, (path, found) in enumerate(files, number)}
+    return _Item(packs.pack(number, folder, table, contents), told)
+
+
+def _load(found: _Found, options: Options, books: Outgoing) -> _Item | Large:
     status = found.status
     if status is not None:
         mode = stat.S_IMODE(status.st_mode)
         if stat.S_ISDIR(status.st_mode):
-            return Folder(books.new_id(), mode, status.st_mtime_ns, 0, found.path)
+            number = books.new_id()
+            folder = Folder(number, mode, status.st_mtime_ns, 0, found.path)
+            return _Item(folder, {number: Told(found.path, 0, folder=True)})
         if options.dry_run:
-            return Would(books.new_id(), mode, status.st_mtime_ns, status.st_size, found.path)
+            number, size = books.new_id(), status.st_size
+            would = Would(number, mode, status.st_mtime_ns, size, found.path)
+            return _Item(would, {number: Told(found.path, size)})
     try:
         fd, before = found.tree.open(found.parts)
     except OSError as error:
-        return complaint(found.shown, error)
+        return _Item(complaint(found.shown, error), {})
     keep = False
     try:
         for _ in range(_TRIES):
@@ -212,15 +254,12 @@ def _load(found: _Found, options: Options, books: Outgoing) -> Record | Large:
             content = os.pread(fd, before.st_size + 1, 0)
             after = os.fstat(fd)
             if same(before, after) and len(content) == after.st_size:
-                mode = stat.S_IMODE(after.st_mode)
-                number = books.new_id()
-                return Small(
-                    number, mode, after.st_mtime_ns, after.st_size, digest(content), found.path, content
-                )
+                is_now = Found(after.st_size, after.st_mode, after.st_mtime_ns)
+                return _pack([(found.path, is_now)], content, books)
             before = after
-        return complaint(found.shown, CHANGED, "cannot copy")
+        return _Item(complaint(found.shown, CHANGED, "cannot copy"), {})
     except OSError as error:
-        return complaint(found.shown, error, "error reading")
+        return _Item(complaint(found.shown, error, "error reading"), {})
     finally:
         if not keep:
             os.close(fd)

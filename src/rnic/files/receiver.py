@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from errno import EISDIR, EPERM
@@ -20,6 +20,7 @@ from rnic.endpoint.text import printable
 from rnic.enums import AccessFlags
 from rnic.files import records
 from rnic.files.options import CHUNK, LEFT, SLOTS, Options, Report
+from rnic.files.packs import Small, unpack
 from rnic.files.records import (
     NO_DIGEST,
     Broken,
@@ -35,9 +36,9 @@ from rnic.files.records import (
     Free,
     Open,
     Opened,
+    Pack,
     Record,
     Resume,
-    Small,
     Status,
     Stored,
     Total,
@@ -144,11 +145,14 @@ class Receiver:
 
     async def _listen(self) -> None:
         while True:
-            named: list[Entry] = []
+            named: list[Entry | Small] = []
             while len(self._tasks) > MOST_TASKS:  # the peer does not take what they say
                 await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
             for record in await self._talk.hear():
-                if isinstance(record, (Folder, Small, Would, Open)):
+                if isinstance(record, Pack):
+                    named += self._unpack(record)
+                    continue
+                if isinstance(record, (Folder, Would, Open)):
                     self._check(record)
                     named.append(record)
                     continue
@@ -183,24 +187,40 @@ class Receiver:
             case _:
                 raise CopyError(f"the peer sent a {type(record).__name__}, which is not its to send")
 
+    def _unpack(self, record: Pack) -> list[Small]:
+        """The files of a Pack, which may be sent."""
+        self._books.entry(record.id, record.entries)
+        files = unpack(record)
+        for one in files:
+            if one.size > records.INLINE:
+                raise CopyError(f"the peer sent a file of {one.size} bytes in a Pack")
+        self._check_entries(files)
+        if self._options.dry_run:
+            raise CopyError("the peer sent contents in a dry run")
+        if not self._options.recursive and any(b"/" in one.path for one in files):
+            raise CopyError("the peer sent a directory, which was not asked for")
+        return files
+
     def _check(self, record: Entry) -> None:
-        self._books.entry(record)
-        if len(record.path) > records.PATH_MOST:
-            raise CopyError(f"the peer sent a path of {len(record.path)} bytes")
-        if not -(1 << 62) < record.mtime < 1 << 62 or record.size >= 1 << 62:
-            raise CopyError("the peer sent a time or size that no file has")
+        self._books.entry(record.id)
+        self._check_entries([record])
         if self._options.dry_run != isinstance(record, Would) and not isinstance(record, Folder):
             raise CopyError("the peer sent contents in a dry run, or none in a copy")
         if not self._options.recursive and (isinstance(record, Folder) or b"/" in record.path):
             raise CopyError("the peer sent a directory, which was not asked for")
-        if isinstance(record, Small) and (len(record.content) != record.size or record.size > records.INLINE):
-            raise CopyError(f"the peer sent {len(record.content)} bytes of a file of {record.size}")
         if isinstance(record, Open):
             self._books.begin(record)
 
+    def _check_entries(self, entries: Sequence[Entry | Small]) -> None:
+        for one in entries:
+            if len(one.path) > records.PATH_MOST:
+                raise CopyError(f"the peer sent a path of {len(one.path)} bytes")
+            if not -(1 << 62) < one.mtime < 1 << 62 or one.size >= 1 << 62:
+                raise CopyError("the peer sent a time or size that no file has")
+
     # ------------------------------------------------------------ names
 
-    async def _enter(self, entries: list[Entry]) -> None:
+    async def _enter(self, entries: list[Entry | Small]) -> None:
         """Begin to store what is whole and to open what is not. What was begun before is done afterwards, so
         that a message is read while the names of the last one are made, and no more wait.
         """
@@ -222,7 +242,7 @@ class Receiver:
 
     async def _tell(
         self,
-        entries: list[Entry],
+        entries: list[Entry | Small],
         ends: asyncio.Future[list[Done | _File | None]],
         before: asyncio.Task[None] | None,
     ) -> None:
@@ -267,7 +287,7 @@ class Receiver:
         self._count(entry, done)
         return [answer, done]
 
-    def _enter_all(self, entries: list[Entry]) -> list[Done | _File | None]:
+    def _enter_all(self, entries: list[Entry | Small]) -> list[Done | _File | None]:
         out: list[Done | _File | None] = []
         for _, some in groupby(entries, type):
             first, *rest = some
@@ -296,9 +316,7 @@ class Receiver:
             parts = self._target.place(entry.path)
         except ValueError as error:
             return words(error)
-        if records.digest(entry.content) != entry.digest:
-            return DAMAGED
-        return parts or OVER_FOLDER
+        return DAMAGED if entry.content is None else parts or OVER_FOLDER
 
     def _enter_one(self, entry: Folder | Would) -> Done | None:
         """How the entry has ended; None: well."""
@@ -311,7 +329,7 @@ class Receiver:
                 self._lost.add(entry.path)
             return _failed(entry.id, words(error))
 
-    def _check_above(self, entry: Entry) -> None:
+    def _check_above(self, entry: Entry | Small) -> None:
         """ValueError for what lies in a folder that could not be made."""
         if self._lost and entry.path.rpartition(b"/")[0] in self._lost:
             raise ValueError(LEFT)
@@ -430,7 +448,7 @@ class Receiver:
 
     # ------------------------------------------------------------ the end
 
-    def _count(self, entry: Entry, done: Done) -> None:
+    def _count(self, entry: Entry | Small, done: Done) -> None:
         if done.status == Status.FAILED:
             self.report.failed(entry.path, f"cannot create '{printable(entry.path)}': {printable(done.text)}")
         elif done.status == Status.LEFT:
@@ -443,7 +461,7 @@ class Receiver:
         if not isinstance(entry, Open) or done.status == Status.SKIPPED:
             self.report.moved(entry.size)
 
-    def _count_stored(self, entry: Entry) -> None:
+    def _count_stored(self, entry: Entry | Small) -> None:
         if not isinstance(entry, Folder):
             self.report.copied(entry.path, entry.size)
             if not isinstance(entry, Open):
@@ -480,7 +498,7 @@ def _failed(number: int, why: str) -> Done:
     return Done(number, Status.LEFT if why == LEFT else Status.FAILED, why.encode(errors="replace"))
 
 
-def _ended(entry: Entry, end: bool | str) -> Done | None:
+def _ended(entry: Entry | Small, end: bool | str) -> Done | None:
     """True: well; False: it was left; a text: why it was not stored."""
     if isinstance(end, str):
         return _failed(entry.id, end)

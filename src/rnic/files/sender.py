@@ -19,7 +19,7 @@ import rnic
 from rnic.endpoint.text import printable
 from rnic.files import reading
 from rnic.files.options import CHUNK, SLOTS, Options, Report
-from rnic.files.reading import CHANGED, Large, Source
+from rnic.files.reading import CHANGED, Batch, Large, Source
 from rnic.files.records import (
     INLINE,
     Broken,
@@ -30,19 +30,16 @@ from rnic.files.records import (
     End,
     Finish,
     Finished,
-    Folder,
     Free,
     Opened,
     Record,
     Resume,
-    Small,
     Status,
     Stored,
     Total,
     Verdict,
-    Would,
 )
-from rnic.files.state import CopyError, Outgoing, Pace, Sum
+from rnic.files.state import CopyError, Outgoing, Pace, Sum, Told
 from rnic.files.talk import Talk, beside
 from rnic.files.writing import RESUMABLE, words
 
@@ -92,7 +89,7 @@ class Sender:
         self._why: dict[int, str] = {}  # of the files that this end has cancelled
         self._steps: deque[_Step] = deque()
         self._open: set[_File] = set()
-        self._coming: Future[list[Record] | Large | None] | None = None
+        self._coming: Future[Batch | Large | None] | None = None
 
     async def run(self) -> None:
         """Send everything, and wait until it is stored; CopyError or EndpointError when that fails."""
@@ -145,18 +142,17 @@ class Sender:
         self._books.finishing = True
         await self._talk.send(Finish(self._books.entries))
 
-    async def _send_batch(self, batch: list[Record]) -> None:
-        for one in batch:
+    async def _send_batch(self, batch: Batch) -> None:
+        for one in batch.records:
             if isinstance(one, Complaint):
                 self.report.failed(one.path, printable(one.text))
-            elif isinstance(one, (Folder, Small, Would)):
-                self._books.sent(one, isinstance(one, Folder))
-        await self._talk.send(*batch)
+        self._books.sent(batch.entries)
+        await self._talk.send(*batch.records)
 
     async def _large(self, file: _File) -> None:
         """Begin to send a file; its last chunks, and its end, are sent with what comes behind it."""
         item, entry = file.item, file.item.entry
-        self._books.sent(entry)
+        self._books.sent({entry.id: Told(entry.path, entry.size)})
         start: int | None = 0
         if self._options.no_clobber or entry.size >= RESUMABLE:
             start = await self._ask(item)

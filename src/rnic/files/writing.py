@@ -16,8 +16,9 @@ from threading import Event, Lock
 
 from rnic._disk import New, disk
 from rnic.files.options import CHUNK, SLOTS
+from rnic.files.packs import Small
 from rnic.files.reading import prefix
-from rnic.files.records import NO_DIGEST, Open, Small, digest
+from rnic.files.records import NO_DIGEST, Open, digest
 from rnic.files.tree import Parts, Tree
 
 __all__ = [
@@ -151,7 +152,7 @@ def store(tree: Tree, files: list[tuple[Parts, Small]], no_clobber: bool) -> lis
     """Store whole files. For each True; or False: there is one that shall be left; or why it cannot be."""
     out: list[bool | str] = []
     for folder, some in groupby(files, key=lambda one: one[0][:-1]):
-        new = [New(parts[-1], entry.content, entry.mode & _MODE, entry.mtime) for parts, entry in some]
+        new = [New(parts[-1], entry.content or b"", entry.mode & _MODE, entry.mtime) for parts, entry in some]
         try:
             ends = disk.store(tree.folder(folder), _temporary(new[0].name, _new_token()), new, not no_clobber)
         except OSError as error:
