@@ -18,7 +18,7 @@ import pytest
 import rnic.aio
 from conn.peers import descriptors
 from files.ends import ALL, Place, content, run
-from rnic.files import CopyError, Options, Rights, reading, receiver, writing
+from rnic.files import CopyError, Options, Rights, naming, reading, writing
 from rnic.files.options import CHUNK, LEFT, SLOTS
 from rnic.files.records import INLINE, digest
 from rnic.files.state import LEAST, Pace
@@ -143,7 +143,7 @@ def test_a_folder_that_comes_again_is_kept_once(place: Place, monkeypatch: pytes
         dressed.extend(parts)
         dress(tree, parts, *what)
 
-    monkeypatch.setattr("rnic.files.receiver.dress_folder", counted)
+    monkeypatch.setattr("rnic.files.naming.dress_folder", counted)
 
     async def main() -> None:
         async with place.server():
@@ -235,7 +235,7 @@ def test_long_paths_and_longer_ones(place: Place, monkeypatch: pytest.MonkeyPatc
     def fail(*_: object) -> None:
         raise PermissionError(EPERM, "not here")
 
-    monkeypatch.setattr(receiver, "dress_folder", fail)
+    monkeypatch.setattr(naming, "dress_folder", fail)
 
     async def main() -> None:
         async with place.server():
@@ -711,7 +711,7 @@ def test_a_directory_without_the_right_to_write_is_copied_again(
         modes.append(stat.S_IMODE((place.served / "tree").stat().st_mode))
         return store(*args)
 
-    monkeypatch.setattr(receiver, "store", watched)
+    monkeypatch.setattr(naming, "store", watched)
 
     async def main() -> None:
         async with place.server():

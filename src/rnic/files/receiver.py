@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The receiving end: it verifies what comes, stores it, and says how each file has ended.
 
-Names are made in one thread, in the order of the records; several verify and write chunks.
+Names are made in one thread (naming.py), in the order of the records; several verify and write chunks.
 """
 
 from __future__ import annotations
@@ -10,19 +10,17 @@ import asyncio
 import threading
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
-from errno import EISDIR, EPERM
-from itertools import groupby
-from typing import Any, cast
+from contextlib import ExitStack
+from typing import Any
 
 import rnic
 from rnic.endpoint.text import printable
 from rnic.enums import AccessFlags
 from rnic.files import records
-from rnic.files.options import CHUNK, LEFT, SLOTS, Options, Report
+from rnic.files.naming import File, Naming, failed, resume
+from rnic.files.options import CHUNK, SLOTS, Options, Report
 from rnic.files.packs import Small, unpack
 from rnic.files.records import (
-    NO_DIGEST,
     Broken,
     Cancel,
     Complaint,
@@ -35,7 +33,6 @@ from rnic.files.records import (
     Folder,
     Free,
     Open,
-    Opened,
     Pack,
     Record,
     Resume,
@@ -48,44 +45,12 @@ from rnic.files.records import (
 from rnic.files.sender import WORKERS
 from rnic.files.state import CopyError, Incoming
 from rnic.files.talk import Talk, beside
-from rnic.files.tree import Parts
-from rnic.files.writing import (
-    DAMAGED,
-    OVER_FOLDER,
-    Partial,
-    Target,
-    dress_folder,
-    exists,
-    is_taken,
-    open_folder,
-    store,
-    words,
-)
+from rnic.files.writing import DAMAGED, Partial, Target
 
 __all__ = ["Receiver"]
 
 MOST_TASKS = 8 * SLOTS
 _AT_A_TIME = 64
-_MOST_LOST = 10_000  # folders; what lies below more of them is told one by one
-
-
-class _File:
-    """A large file that comes in: what is there of it, or why nothing will be."""
-
-    def __init__(self, entry: Open) -> None:
-        self.entry = entry
-        self.partial: Partial | None = None
-        self.why: str | None = None
-        self.writes: set[asyncio.Future[None]] = set()
-        self.broken = False
-        """The sender was told that it cannot become whole."""
-        self.answer: Opened | None = None
-        """What an Open is answered that asks."""
-
-    def drop(self, keep: bool = False) -> None:
-        """Give back what is there."""
-        if self.partial is not None:
-            self.partial.drop(keep)
 
 
 class Receiver:
@@ -93,16 +58,13 @@ class Receiver:
 
     def __init__(self, talk: Talk, target: Target, options: Options, report: Report) -> None:
         self._talk, self._conn = talk, talk.conn
-        self._target, self._options, self.report = target, options, report
+        self._options, self.report = options, report
         self._books = Incoming(SLOTS, CHUNK)
         self._stop = threading.Event()
-        self._files: dict[int, _File] = {}
+        self._naming = Naming(target, options, self._stop)
+        self._files = self._naming.files
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._folders: dict[Parts, tuple[Folder, bool]] = {}
-        """Those to be dressed, each once however often it comes; whether this copy has made it."""
-        self._lost: set[bytes] = set()  # the paths of those that could not be made
-        self._would_make: set[Parts] = set()  # and in a dry run: would make
         self._memory: rnic.MR | None = None
         """The slots: from the first large file on."""
         self._entering: asyncio.Task[None] | None = None
@@ -178,7 +140,7 @@ class Receiver:
                 self._begin(self._end(number, printable(text)))
             case Resume(number, offset):
                 self._books.resume(number, offset)
-                await self._in_names(self._resume, self._files[number], offset)
+                await self._in_names(resume, self._files[number], offset)
                 self.report.moved(offset)
             case Complaint(path, text):
                 self.report.failed(path, printable(text))
@@ -229,7 +191,7 @@ class Receiver:
         if self._memory is None and any(isinstance(one, Open) for one in entries):
             self._memory = self._conn.alloc(SLOTS * CHUNK)
             await self._conn.share(self._memory.buf, AccessFlags.REMOTE_WRITE)
-        ends = asyncio.get_running_loop().run_in_executor(self._names, self._enter_all, entries)
+        ends = asyncio.get_running_loop().run_in_executor(self._names, self._naming.enter, entries)
         before, self._entering = self._entering, self._begin(self._tell(entries, ends, self._entering))
         if before is not None:
             await before
@@ -243,7 +205,7 @@ class Receiver:
     async def _tell(
         self,
         entries: list[Entry | Small],
-        ends: asyncio.Future[list[Done | _File | None]],
+        ends: asyncio.Future[list[Done | File | None]],
         before: asyncio.Task[None] | None,
     ) -> None:
         """Answer, in the order of the entries."""
@@ -270,7 +232,7 @@ class Receiver:
         if out:
             await self._talk.send(*out)
 
-    def _answer(self, file: _File) -> list[Record]:
+    def _answer(self, file: File) -> list[Record]:
         """What is said to an Open: nothing, if it has not asked."""
         entry, answer = file.entry, file.answer
         if answer is None:
@@ -283,117 +245,9 @@ class Receiver:
         del self._files[entry.id]
         done = Done(entry.id, Status.SKIPPED, b"")
         if file.why:
-            done = _failed(entry.id, file.why)
+            done = failed(entry.id, file.why)
         self._count(entry, done)
         return [answer, done]
-
-    def _enter_all(self, entries: list[Entry | Small]) -> list[Done | _File | None]:
-        out: list[Done | _File | None] = []
-        for _, some in groupby(entries, type):
-            first, *rest = some
-            if isinstance(first, Small):
-                out += self._enter_whole([first, *cast("list[Small]", rest)])
-            elif isinstance(first, Open):
-                out += [self._open(one) for one in (first, *cast("list[Open]", rest))]
-            else:
-                out += [self._enter_one(one) for one in (first, *cast("list[Folder | Would]", rest))]
-        return out
-
-    def _enter_whole(self, entries: list[Small]) -> list[Done | None]:
-        """How each file has ended; None: well."""
-        placed = [self._placed(one) for one in entries]
-        files = [(where, one) for where, one in zip(placed, entries, strict=True) if isinstance(where, tuple)]
-        ends = iter(store(self._target.tree, files, self._options.no_clobber))
-        return [
-            _ended(one, where if isinstance(where, str) else next(ends))
-            for where, one in zip(placed, entries, strict=True)
-        ]
-
-    def _placed(self, entry: Small) -> Parts | str:
-        """Where it goes, or why it cannot."""
-        try:
-            self._check_above(entry)
-            parts = self._target.place(entry.path)
-        except ValueError as error:
-            return words(error)
-        return DAMAGED if entry.content is None else parts or OVER_FOLDER
-
-    def _enter_one(self, entry: Folder | Would) -> Done | None:
-        """How the entry has ended; None: well."""
-        try:
-            self._check_above(entry)
-            stored = self._put_in_place(entry)
-            return None if stored else Done(entry.id, Status.SKIPPED, b"")
-        except (OSError, ValueError) as error:
-            if isinstance(entry, Folder) and len(self._lost) < _MOST_LOST:
-                self._lost.add(entry.path)
-            return _failed(entry.id, words(error))
-
-    def _check_above(self, entry: Entry | Small) -> None:
-        """ValueError for what lies in a folder that could not be made."""
-        if self._lost and entry.path.rpartition(b"/")[0] in self._lost:
-            raise ValueError(LEFT)
-
-    def _put_in_place(self, entry: Folder | Would) -> bool:
-        """False: there is one, which was left."""
-        parts, tree, options = self._target.place(entry.path), self._target.tree, self._options
-        if options.dry_run:
-            return self._try(entry, parts)
-        if isinstance(entry, Folder):
-            made = tree.make_folder(parts)
-            if made or (parts != self._target.parts and not options.no_clobber):
-                if not made:
-                    open_folder(tree, parts)
-                _, before = self._folders.get(parts, (entry, False))
-                self._folders[parts] = entry, made or before
-        return True
-
-    def _try(self, entry: Folder | Would, parts: Parts) -> bool:
-        """What a copy would say, as far as names tell."""
-        tree = self._target.tree
-        there = parts[:-1] not in self._would_make and (
-            not parts or exists(tree.folder(parts[:-1]), parts[-1])
-        )
-        if isinstance(entry, Would):
-            if there and not self._options.no_clobber and tree.is_folder(parts):
-                raise OSError(EISDIR, OVER_FOLDER)
-            return not (there and self._options.no_clobber)
-        if there:
-            tree.folder(parts)
-        else:
-            self._would_make.add(parts)
-        return True
-
-    def _open(self, entry: Open) -> _File:
-        file = self._files[entry.id] = _File(entry)
-        verdict, have, known = Verdict.SEND, 0, NO_DIGEST
-        try:
-            self._check_above(entry)
-            parts, tree = self._target.place(entry.path), self._target.tree
-            if entry.asks and self._options.no_clobber and is_taken(tree, parts):
-                verdict = Verdict.SKIP
-            else:
-                file.partial = Partial(tree, parts, entry)
-                have, known = file.partial.have(self._stop) if entry.asks else (0, NO_DIGEST)
-                if have:
-                    verdict = Verdict.HAVE
-                else:
-                    file.partial.begin(0)
-        except (OSError, ValueError) as error:
-            file.why, verdict = words(error), Verdict.SKIP
-        if entry.asks:
-            if file.why:  # the sender need not send it
-                with suppress(OSError):
-                    file.drop()
-            file.answer = Opened(entry.id, verdict, have, known)
-        return file
-
-    def _resume(self, file: _File, offset: int) -> None:
-        assert file.partial is not None
-        try:
-            file.partial.begin(offset)
-        except OSError as error:
-            file.partial.failed = words(error)
 
     # ------------------------------------------------------------ chunks
 
@@ -411,7 +265,7 @@ class Receiver:
         file.writes.add(write)
         self._begin(self._free(record, file, write))
 
-    async def _free(self, record: Data, file: _File, write: asyncio.Future[None] | None) -> None:
+    async def _free(self, record: Data, file: File, write: asyncio.Future[None] | None) -> None:
         if write is not None:
             await asyncio.shield(write)
             file.writes.discard(write)
@@ -429,22 +283,10 @@ class Receiver:
         file = self._files[number]
         for write in list(file.writes):
             await asyncio.shield(write)
-        done = await self._in_names(self._close, file, why)
+        done = await self._in_names(self._naming.end, file, why)
         del self._files[number]
         self._count(file.entry, done)
         await self._talk.send(done)
-
-    def _close(self, file: _File, why: str | None) -> Done:
-        number, partial = file.entry.id, file.partial
-        why = file.why or (partial.failed if partial else None) or why
-        try:
-            if why is None and partial is not None:
-                stored = partial.finish(self._options.no_clobber)
-                return Done(number, Status.STORED if stored else Status.SKIPPED, b"")
-            file.drop()
-        except OSError as error:
-            why = words(error)
-        return _failed(number, why or "")
 
     # ------------------------------------------------------------ the end
 
@@ -470,7 +312,7 @@ class Receiver:
     async def _finish(self) -> None:
         while self._tasks:
             await asyncio.wait(self._tasks)
-        complaints: list[Complaint] = await self._in_names(self._dress_folders)
+        complaints: list[Complaint] = await self._in_names(self._naming.dress_folders)
         for one in complaints:
             self.report.failed(one.path, printable(one.text))
         for at in range(0, len(complaints), _AT_A_TIME):  # a message is not for any number of paths
@@ -478,31 +320,6 @@ class Receiver:
         await self._talk.send(Finished())
         if not self._failed.done():
             self._failed.set_result(None)
-
-    def _dress_folders(self) -> list[Complaint]:
-        """Modes and times of folders, when nothing is made in them any more: the innermost first."""
-        out = []
-        for parts, (entry, made) in reversed(self._folders.items()):
-            try:
-                dress_folder(self._target.tree, parts, entry.mode, entry.mtime)
-            except OSError as error:
-                if not made and error.errno == EPERM:
-                    continue  # somebody else's, which was there
-                out.append(
-                    Complaint(entry.path, f"cannot set mode and time of a directory: {words(error)}".encode())
-                )
-        return out
-
-
-def _failed(number: int, why: str) -> Done:
-    return Done(number, Status.LEFT if why == LEFT else Status.FAILED, why.encode(errors="replace"))
-
-
-def _ended(entry: Entry | Small, end: bool | str) -> Done | None:
-    """True: well; False: it was left; a text: why it was not stored."""
-    if isinstance(end, str):
-        return _failed(entry.id, end)
-    return None if end else Done(entry.id, Status.SKIPPED, b"")
 
 
 def _put(partial: Partial, view: memoryview, record: Data) -> None:
