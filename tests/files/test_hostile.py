@@ -8,8 +8,9 @@ import pytest
 import rnic
 import rnic.aio
 from files.ends import ALL, HOST, Place, content, run
+from rnic._disk import Found
 from rnic.files.options import CHUNK, SLOTS, Options
-from rnic.files.packs import Packed, pack
+from rnic.files.packs import pack
 from rnic.files.records import (
     INLINE,
     Alive,
@@ -40,7 +41,7 @@ NOTHING = bytes(16)
 
 def small(number: int = 0, path: bytes = b"f", content: bytes = b"x", mtime: int = 0) -> Pack:
     folder, _, name = path.rpartition(b"/") if path[:1] != b"/" else (b"", b"", path)
-    return pack(number, folder, [Packed(0o644, mtime, len(content), name)], content)
+    return pack(number, folder, [name], [Found(len(content), 0o644, mtime)], content)
 
 
 LIES: list[tuple[list[Record], str]] = [

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rnic._disk import Found
 from rnic.files.options import Options
-from rnic.files.packs import Packed, Small, pack, unpack
+from rnic.files.packs import Small, pack, unpack
 from rnic.files.records import (
     Alive,
     Complaint,
@@ -32,7 +33,7 @@ from rnic.files.records import (
 from rnic.files.state import CopyError, Incoming, Outgoing, Sum
 
 EXAMPLES: list[Record] = [
-    pack(7, b"a", [Packed(0o644, -5, 2, b"b"), Packed(0o644, 5, 1, b"c"), Packed(0, 0, 0, b"")], b"abc"),
+    pack(7, b"a", [b"b", b"c", b""], [Found(2, 0o644, -5), Found(1, 0o644, 5), Found(0, 0, 0)], b"abc"),
     Data(1, 1 << 40, 1 << 20, 7, bytes(range(16))),
     Complaint("ä".encode(), b"no"),
     Folder(0, 0o755, 1, 0, b"x"),

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
 
+from rnic._disk import Found
 from rnic.files.records import Pack, digest
 from rnic.files.state import CopyError
 
-__all__ = ["Packed", "Small", "pack", "unpack"]
+__all__ = ["Small", "pack", "unpack"]
 
 _FILE = Struct("<IqIH")
 
@@ -31,20 +32,13 @@ class Small(NamedTuple):
     """None: it is damaged."""
 
 
-class Packed(NamedTuple):
-    """What a table says of a file."""
-
-    mode: int
-    mtime: int
-    size: int
-    name: bytes
-
-
-def pack(number: int, folder: bytes, files: Sequence[Packed], contents: bytes) -> Pack:
+def pack(number: int, folder: bytes, names: Sequence[bytes], files: Sequence[Found], contents: bytes) -> Pack:
     """Files of a directory whose path is `folder`; empty: they lie in none."""
-    rows = [_FILE.pack(mode, mtime, size, len(name)) for mode, mtime, size, name in files]
-    table = b"".join((*rows, *[one.name for one in files]))
-    return Pack(number, len(files), digest(contents), folder, table, contents)
+    rows = [
+        _FILE.pack(mode & 0o7777, mtime, size, len(name))
+        for name, (size, mode, mtime) in zip(names, files, strict=True)
+    ]
+    return Pack(number, len(rows), digest(contents), folder, b"".join((*rows, *names)), contents)
 
 
 def unpack(packed: Pack) -> list[Small]:

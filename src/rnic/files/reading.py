@@ -17,7 +17,6 @@ from rnic._disk import Found, disk
 from rnic.endpoint.text import printable
 from rnic.files import packs, records
 from rnic.files.options import CHUNK, Options
-from rnic.files.packs import Packed
 from rnic.files.records import Complaint, Folder, Open, Record, Would, digest
 from rnic.files.state import Outgoing, Told
 from rnic.files.tree import Parts, Tree
@@ -208,9 +207,10 @@ def _load_plain(files: list[_Found], options: Options, books: Outgoing) -> Itera
         except OSError as error:
             yield from (_Item(complaint(one.shown, error), {}) for one in files)
             return
-        good = [(one.path, end) for one, end in zip(files, ends, strict=False) if isinstance(end, Found)]
+        good = [end for end in ends if isinstance(end, Found)]
         if good:
-            yield _pack(good, contents, books)
+            paths = [one.path for one, end in zip(files, ends, strict=False) if isinstance(end, Found)]
+            yield _pack(paths, good, contents, books)
         for one, end in zip(files, ends, strict=False):
             if end == disk.SINGLE:
                 yield _load(one, options, books)
@@ -219,14 +219,15 @@ def _load_plain(files: list[_Found], options: Options, books: Outgoing) -> Itera
         files = files[len(ends) :]
 
 
-def _pack(files: list[tuple[bytes, Found]], contents: bytes, books: Outgoing) -> _Item:
-    """Files of one folder, by their paths."""
-    folder = files[0][0].rpartition(b"/")[0]
+def _pack(paths: list[bytes], files: list[Found], contents: bytes, books: Outgoing) -> _Item:
+    """Files of one folder."""
+    folder = paths[0].rpartition(b"/")[0]
     at = len(folder) + bool(folder)
-    table = [Packed(stat.S_IMODE(mode), mtime, size, path[at:]) for path, (size, mode, mtime) in files]
     number = books.new_ids(len(files))
-    told = {n: Told(path, found.size) for n, (path, found) in enumerate(files, number)}
-    return _Item(packs.pack(number, folder, table, contents), told)
+    told = {
+        n: Told(path, found.size) for n, (path, found) in enumerate(zip(paths, files, strict=True), number)
+    }
+    return _Item(packs.pack(number, folder, [path[at:] for path in paths], files, contents), told)
 
 
 def _load(found: _Found, options: Options, books: Outgoing) -> _Item | Large:
@@ -255,7 +256,7 @@ def _load(found: _Found, options: Options, books: Outgoing) -> _Item | Large:
             after = os.fstat(fd)
             if same(before, after) and len(content) == after.st_size:
                 is_now = Found(after.st_size, after.st_mode, after.st_mtime_ns)
-                return _pack([(found.path, is_now)], content, books)
+                return _pack([found.path], [is_now], content, books)
             before = after
         return _Item(complaint(found.shown, CHANGED, "cannot copy"), {})
     except OSError as error:

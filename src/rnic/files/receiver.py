@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import groupby
 from typing import Any
 
 import rnic
@@ -213,22 +214,18 @@ class Receiver:
         if before is not None:
             await before
         out: list[Record] = []
-        stored = 0  # in a row, of which one record tells
-        for entry, found in zip(entries, found_all, strict=True):
-            if found is None:
-                self._count_stored(entry)
-                stored += 1
+        for good, some in groupby(zip(entries, found_all, strict=True), lambda one: one[1] is None):
+            if good:
+                stored = [entry for entry, _ in some]
+                out.append(Stored(stored[0].id, len(stored)))
+                self._count_stored(stored)
                 continue
-            if stored:
-                out.append(Stored(entry.id - stored, stored))
-                stored = 0
-            if isinstance(found, Done):
-                self._count(entry, found)
-                out.append(found)
-            else:
-                out += self._answer(found)
-        if stored:
-            out.append(Stored(entries[-1].id + 1 - stored, stored))
+            for entry, found in some:
+                if isinstance(found, Done):
+                    self._count(entry, found)
+                    out.append(found)
+                elif found is not None:
+                    out += self._answer(found)
         if out:
             await self._talk.send(*out)
 
@@ -298,16 +295,18 @@ class Receiver:
         elif done.status == Status.SKIPPED:
             self.report.skipped(entry.path)
         else:
-            self._count_stored(entry)
+            self._count_stored([entry])
             return
         if not isinstance(entry, Open) or done.status == Status.SKIPPED:
             self.report.moved(entry.size)
 
-    def _count_stored(self, entry: Entry | Small) -> None:
-        if not isinstance(entry, Folder):
-            self.report.copied(entry.path, entry.size)
-            if not isinstance(entry, Open):
-                self.report.moved(entry.size)
+    def _count_stored(self, entries: Iterable[Entry | Small]) -> None:
+        moved = 0
+        for one in entries:
+            if not isinstance(one, Folder):
+                self.report.copied(one.path, one.size)
+                moved += 0 if isinstance(one, Open) else one.size
+        self.report.moved(moved)
 
     async def _finish(self) -> None:
         while self._tasks:

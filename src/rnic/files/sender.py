@@ -10,6 +10,7 @@ import asyncio
 import os
 import threading
 from collections import deque
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from time import monotonic
@@ -299,8 +300,8 @@ class Sender:
             case Free(slot):
                 self.report.moved(self._books.freed(slot))
                 self._room.set()
-            case Stored():
-                self._all_stored(record)
+            case Stored(number, entries):
+                self._stored(range(number, number + entries))
             case Done():
                 self._done(record)
             case Opened():
@@ -322,27 +323,26 @@ class Sender:
                 file.why = file.why or BROKEN
 
     def _done(self, record: Done) -> None:
-        path, size, folder = self._books.done(record.id)
+        if record.status == Status.STORED:
+            self._stored([record.id])
+            return
+        path, size, _ = self._books.done(record.id)
         if record.status == Status.FAILED:
             why = self._why.pop(record.id, None) or printable(record.text)
             self.report.failed(path, f"cannot copy '{printable(path)}': {why}")
         elif record.status == Status.LEFT:
             self._why.pop(record.id, None)
             self.report.left_out(path)
-        elif record.status == Status.SKIPPED:
-            self.report.skipped(path)
         else:
-            self._stored(path, size, folder)
-            return
+            self.report.skipped(path)
         if size <= INLINE or self._options.dry_run or record.status == Status.SKIPPED:
             self.report.moved(size)
 
-    def _all_stored(self, record: Stored) -> None:
-        for number in range(record.id, record.id + record.entries):
-            self._stored(*self._books.done(number))
-
-    def _stored(self, path: bytes, size: int, folder: bool) -> None:
-        if not folder:
-            self.report.copied(path, size)
-            if size <= INLINE or self._options.dry_run:
-                self.report.moved(size)
+    def _stored(self, numbers: Iterable[int]) -> None:
+        moved = 0
+        for number in numbers:
+            path, size, folder = self._books.done(number)
+            if not folder:
+                self.report.copied(path, size)
+                moved += size if size <= INLINE or self._options.dry_run else 0
+        self.report.moved(moved)
