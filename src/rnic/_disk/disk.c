@@ -9,12 +9,19 @@
 
 #define SECOND INT64_C(1000000000)
 
+/* A signal, which is the main thread's business, may have met this one. */
+#define AGAIN(result, call) \
+    do                      \
+        (result) = (call);  \
+    while ((result) < 0 && errno == EINTR)
+
 static int write_all(int fd, const char *data, size_t size) {
     for (size_t done = 0; done < size;) {
-        ssize_t n = pwrite(fd, data + done, size - done, (off_t)done);
-        if (n < 0 && errno != EINTR)
+        ssize_t n;
+        AGAIN(n, pwrite(fd, data + done, size - done, (off_t)done));
+        if (n < 0)
             return errno;
-        done += n < 0 ? 0 : (size_t)n;
+        done += (size_t)n;
     }
     return 0;
 }
@@ -42,7 +49,8 @@ int store_file(int folder, const char *temporary, const struct new_file *f, bool
     struct stat s;
     if (!replace && !fstatat(folder, f->name, &s, AT_SYMLINK_NOFOLLOW))
         return TAKEN;
-    int fd = openat(folder, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int fd;
+    AGAIN(fd, openat(folder, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
     if (fd < 0)
         return errno;
     int error = fill(fd, f);
@@ -58,8 +66,9 @@ int store_file(int folder, const char *temporary, const struct new_file *f, bool
 static int64_t ns_of(const struct timespec *t) { return (int64_t)t->tv_sec * SECOND + t->tv_nsec; }
 
 static int read_whole(int fd, char *into, struct stat *s, struct found_file *f) {
-    ssize_t n = pread(fd, into, (size_t)s->st_size + 1, 0); /* more than it has: it may grow */
+    ssize_t n;
     struct stat after;
+    AGAIN(n, pread(fd, into, (size_t)s->st_size + 1, 0)); /* more than it has: it may grow */
     if (n < 0 || fstat(fd, &after))
         return errno;
     if (n != s->st_size || after.st_size != n || ns_of(&after.st_mtim) != ns_of(&s->st_mtim))
@@ -70,7 +79,8 @@ static int read_whole(int fd, char *into, struct stat *s, struct found_file *f) 
 
 /* `most`: bytes that may be read.  What is more, is no regular file or changes is SINGLE: one to look at more closely. */
 static int load_one(int folder, const char *name, char *into, size_t most, struct found_file *f) {
-    int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    int fd;
+    AGAIN(fd, openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
     if (fd < 0)
         return errno;
     struct stat s;
