@@ -28,13 +28,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import rnic
-    from rnic._nic.nic import WC
+    from rnic._nic.nic import MR, WC
 
-__all__ = ["Chain", "QueueError", "SendQueue", "SendQueueStatistics"]
+__all__ = ["Chain", "QueueError", "SendQueue", "SendQueueStatistics", "Update"]
 
 LIFE = 1.0
 """An end that waits so many seconds in vain asks the peer's device for a sign of life."""
 _SIGNALED, _INLINE = SendFlags.SIGNALED, SendFlags.INLINE
+_WORD, _WORD_SIGNALED = int(_INLINE), int(_INLINE | _SIGNALED)  # an enumeration's flags take a microsecond
 _CARRIES = frozenset(
     {WROpcode.SEND, WROpcode.SEND_WITH_IMM, WROpcode.RDMA_WRITE, WROpcode.RDMA_WRITE_WITH_IMM}
 )
@@ -136,6 +137,29 @@ class SendQueue:
         self._note(wrs)
         return self.posted
 
+    def post_again(self, wrs: Sequence[SendWR]) -> bool:
+        """Post requests of which the last WRITEs a word inline, if there is room; else returns False.
+
+        wr_id, and the last one's flags, are set here; the flags of the others are 0. Raises PostError.
+        """
+        ticket = self.posted + len(wrs)
+        if ticket - self.reached > self.depth:
+            return False
+        last, signaled = wrs[-1], ticket - self._signaled >= self.every
+        last.wr_id, last.send_flags = ticket, _WORD_SIGNALED if signaled else _WORD
+        try:
+            self.qp.post_send(wrs)
+        except PostError as error:
+            self._note(wrs[: error.index])
+            raise
+        self.posted = ticket
+        self._chains += 1
+        self._inlined += 1
+        if signaled:
+            self._signaled = ticket
+            self._signals += 1
+        return True
+
     def reclaim(self) -> None:
         """Take the completions that are there; raises QueueError."""
         self._take(self.waiter.poll())
@@ -216,6 +240,34 @@ class SendQueue:
             if not wc.ok:
                 raise QueueError(wc)
             self.reached = wc.wr_id
+
+
+class Update:
+    """WRITEs of some bytes, and behind them of a word: requests that are made once and posted many times.
+
+    Both go to the same place of the peer's memory as they have in `mr`, but for the word, which goes to
+    `target`.
+    """
+
+    def __init__(self, queue: SendQueue, mr: MR, word: int, addr: int, rkey: int, target: int) -> None:
+        self._queue, self._mr, self._addr = queue, mr, addr
+        self._bytes = SendWR(opcode=WROpcode.RDMA_WRITE, rkey=rkey)
+        self._word = SendWR(
+            opcode=WROpcode.RDMA_WRITE, sg_list=(SGE(mr, word, 8),), remote_addr=addr + target, rkey=rkey
+        )
+        self._both, self._alone = (self._bytes, self._word), (self._word,)
+
+    def post(self, offset: int, length: int) -> bool:
+        """Post both, or the word alone if there are no bytes, and wait for nothing.
+
+        False: the send queue has no room, as far as completions were polled, and nothing was posted. Raises
+        PostError.
+        """
+        wrs: tuple[SendWR, ...] = self._alone
+        if length:
+            wrs, self._bytes.sg_list = self._both, (SGE(self._mr, offset, length),)
+            self._bytes.remote_addr = self._addr + offset
+        return self._queue.post_again(wrs)
 
 
 class Chain:

@@ -18,7 +18,7 @@ from rnic._nic.nic import SGE, RecvWR
 from rnic.endpoint import Region
 from rnic.enums import AccessFlags, WCOpcode
 from rnic.errors import VerbsError
-from rnic.patterns.chain import QueueError, SendQueue
+from rnic.patterns.chain import QueueError, SendQueue, Update
 from rnic.patterns.wait import How, Waiter, left
 from rnic.records import Record
 
@@ -223,6 +223,10 @@ class QueuePairPort:
         mr = self._pd.alloc_mr(nbytes, _ACCESS)
         self._memory.append(mr)
         return mr
+
+    def update(self, mr: MR, remote: Window | Region, word: int, target: int) -> Update:
+        """A way to WRITE bytes of memory and a word of it at once."""
+        return Update(self.sends, mr, word, remote.addr, remote.rkey, target)
 
     def window(self, mr: MR) -> Window:
         """What the peer must know of memory."""

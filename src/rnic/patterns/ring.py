@@ -75,11 +75,27 @@ class _Writer:
         """Its memory; the reader needs the first 64 bytes."""
         self.longest = size // 2 - _LENGTH.size
         """The longest record, in bytes."""
-        self._cursor = Cursor(self.mr, remote, self._spins)
+        self._cursor = Cursor(port, self.mr, remote, self._spins)
         self._ended = False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._size} bytes, {self._cursor.own} put>"
+
+    def _put_now(self, record: AnyBuffer) -> bool:
+        """put() where there is room, and nothing has to be waited for; False: nothing was done."""
+        cursor, begin = self._cursor, self._cursor.own
+        if self._ended or not cursor.is_ready:
+            return False
+        data = record if type(record) is bytes else flat(record, "put()")
+        length, at = len(data), begin % self._size
+        size = _size(length)
+        if length > self.longest or at + size > self._size or begin + size - cursor.look(begin) > self._size:
+            return False
+        buf, at = self.mr.buf, BOARD + at
+        _LENGTH.pack_into(buf, at, length)
+        buf[at + 4 : at + 4 + length] = data
+        cursor.publish_now(begin + size, at, size)
+        return True
 
     def _put_many(self, records: Iterable[AnyBuffer], until: float | None) -> Steps[None]:
         left = deque(flat(record, "put()") for record in records)
@@ -178,7 +194,11 @@ class RingWriter(_Writer):
         gone. TimeoutError: if the ring is full, nothing was put. If the peer's device does not take it, which
         has a second at least, the next call of this writer puts it again.
         """
-        run(self._port, self._put_many((record,), after(timeout)))
+        until = None if timeout is None else after(timeout)
+        if not self._put_now(record):
+            run(self._port, self._put_many((record,), until))
+        elif self._cursor.told < self._cursor.own:
+            run(self._port, self._settle(until))
 
     def put_many(self, records: Iterable[AnyBuffer], timeout: float | None = None) -> None:
         """Put many records, with as few WRITEs as the ring's room allows; raises as put().
@@ -242,7 +262,7 @@ class _Reader:
     def __init__(self, port: Port | AsyncPort, nbytes: int = SIZE) -> None:
         if nbytes < LEAST or nbytes & (nbytes - 1):
             raise ValueError(f"a ring of {nbytes} bytes: give a power of two, from {LEAST} on")
-        self._size = nbytes
+        self._size, self._way = nbytes, port
         self.mr = port.memory(BOARD + nbytes)
         """Its memory, of which the writer needs all."""
         self._cursor: Cursor | None = None
@@ -256,7 +276,27 @@ class _Reader:
 
     def begin(self, remote: Window | Region) -> None:
         """Take the writer's memory; before the first get()."""
-        self._cursor = Cursor(self.mr, remote, self._spins)
+        self._cursor = Cursor(self._way, self.mr, remote, self._spins)
+
+    def _get_now(self, most: int | None) -> list[bytes]:
+        """get() of records that are here or come soon; none: it has to be waited for."""
+        cursor = self._cursor
+        if cursor is None or not cursor.is_ready or self._taken or self.ended or most == 0:
+            return []
+        head = self._head
+        if head == cursor.seen and not cursor.spin(head, head + self._size):
+            return []
+        self._taken = self._take(cursor.seen, most)
+        if self._is_due(cursor):
+            cursor.publish_now(self._head, 0, 0)
+            if cursor.told < cursor.own:
+                return []
+        found, self._taken = self._taken, []
+        return found
+
+    def _is_due(self, cursor: Cursor) -> bool:
+        """Whether the writer has to know what was taken."""
+        return self._head - cursor.own >= self._size // 4 or self._head == cursor.seen
 
     def _get_many(self, most: int | None, until: float | None) -> Steps[list[bytes]]:
         cursor = self._cursor
@@ -269,7 +309,7 @@ class _Reader:
         while not (self._taken or self.ended):
             yield from cursor.beyond(self._head, self._head + self._size, until, "get")
             self._taken = self._take(cursor.seen, most)
-            if self._head - cursor.own >= self._size // 4 or self._head == cursor.seen:
+            if self._is_due(cursor):
                 with suppress(EOFError, OSError):  # a writer that is gone, or stopped, needs no room
                     yield from cursor.publish(self._head, [], until)
         found = self._taken[:most]
@@ -325,7 +365,8 @@ class RingReader(_Reader):
 
         Raises as get(), but not EOFError: the list is empty then.
         """
-        return run(self._port, self._get_many(most, after(timeout)))
+        until = None if timeout is None else after(timeout)
+        return self._get_now(most) or run(self._port, self._get_many(most, until))
 
     def __iter__(self) -> Iterator[bytes]:
         while found := self.get_many():
