@@ -154,6 +154,9 @@ int sq_post(struct wq *q, const struct rnic_send_wr *wr, const struct rnic_send_
 int sq_append(struct wq *q, const struct rnic_send_wr *wr);
 /* The same, but all of it or nothing. */
 int sq_post_whole(struct wq *q, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad, struct rnic_err *err);
+/* WRITEs of a piece and of a word (nic_ext.h: rnic_ext_behind), which nobody may start meanwhile; does not wait for others
+ * who post. false: it is another chain, or there is no room */
+bool sq_post_pair(struct wq *q, const struct rnic_send_wr *wr);
 /* 0, or why a queue pair of those rules cannot be asked for that operation. */
 int sq_check_opcode(const struct sq_rules *rules, int opcode, struct rnic_err *err);
 int rq_post(struct wq *q, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad, struct rnic_err *err);

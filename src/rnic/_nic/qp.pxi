@@ -268,6 +268,16 @@ cdef class QP(Poster):
             wr.locate("post_send")
         return self.now.post_send(self.p, <rnic_send_wr *>wr.fill(NULL))
 
+    def raw_post_behind(self, SendWR piece not None, SendWR word not None):
+        """Post two WRITEs that may wait for what is under way (struct rnic_ext_behind); whether that was done."""
+        if self.ctx.behind is NULL or word.kept_by != self.token or piece.in_chain or word.in_chain:
+            return False
+        self.need("post_send")
+        if piece.kept_by != self.token:
+            self.keep(piece)
+        word.locate("post_send")
+        return self.ctx.behind.post_send(self.p, <rnic_send_wr *>piece.fill(word.fill(NULL)))
+
     def post_recv(self, wrs):
         """Post a RecvWR, or a sequence of them as one chain (ibv_post_recv(3)).
 

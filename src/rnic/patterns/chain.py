@@ -35,7 +35,7 @@ __all__ = ["Chain", "QueueError", "SendQueue", "SendQueueStatistics", "Update"]
 LIFE = 1.0
 """An end that waits so many seconds in vain asks the peer's device for a sign of life."""
 _SIGNALED, _INLINE = SendFlags.SIGNALED, SendFlags.INLINE
-_WORD, _WORD_SIGNALED = int(_INLINE), int(_INLINE | _SIGNALED)  # an enumeration's flags take a microsecond
+_WORD, _WORD_SIGNALED = int(_INLINE), int(_INLINE | _SIGNALED)  # numbers: to join flags takes a microsecond
 _CARRIES = frozenset(
     {WROpcode.SEND, WROpcode.SEND_WITH_IMM, WROpcode.RDMA_WRITE, WROpcode.RDMA_WRITE_WITH_IMM}
 )
@@ -137,24 +137,23 @@ class SendQueue:
         self._note(wrs)
         return self.posted
 
-    def post_again(self, wrs: Sequence[SendWR]) -> bool:
-        """Post requests of which the last WRITEs a word inline, if there is room; else returns False.
-
-        wr_id, and the last one's flags, are set here; the flags of the others are 0. Raises PostError.
-        """
+    def post_update(self, wrs: Sequence[SendWR]) -> bool:
+        """Post the requests of an Update, if there is room for them; else returns False. Raises PostError."""
         ticket = self.posted + len(wrs)
         if ticket - self.reached > self.depth:
             return False
-        last, signaled = wrs[-1], ticket - self._signaled >= self.every
-        last.wr_id, last.send_flags = ticket, _WORD_SIGNALED if signaled else _WORD
+        signaled = ticket - self._signaled >= self.every  # and then they leave now, with all before
+        wrs[0].wr_id = ticket - 1
+        wrs[-1].wr_id, wrs[-1].send_flags = ticket, _WORD_SIGNALED if signaled else _WORD
         try:
-            self.qp.post_send(wrs)
+            if signaled or len(wrs) == 1 or not self.qp.raw_post_behind(*wrs):
+                self.qp.post_send(wrs)
         except PostError as error:
             self._note(wrs[: error.index])
             raise
-        self.posted = ticket
         self._chains += 1
         self._inlined += 1
+        self.posted = ticket
         if signaled:
             self._signaled = ticket
             self._signals += 1
@@ -243,31 +242,31 @@ class SendQueue:
 
 
 class Update:
-    """WRITEs of some bytes, and behind them of a word: requests that are made once and posted many times.
+    """WRITEs of bytes and of a word behind them: two requests that are made once and posted many times.
 
-    Both go to the same place of the peer's memory as they have in `mr`, but for the word, which goes to
-    `target`.
+    The bytes go to the place at `addr` that they have in `mr`. The word of 8 bytes, at `word` in `mr`, goes to
+    `target` there. What is posted while earlier requests are under way leaves with the next answer to one of
+    them, together with what has followed until then (struct rnic_ext_behind).
     """
 
-    def __init__(self, queue: SendQueue, mr: MR, word: int, addr: int, rkey: int, target: int) -> None:
+    def __init__(self, queue: SendQueue, mr: MR, addr: int, rkey: int, word: int, target: int) -> None:
         self._queue, self._mr, self._addr = queue, mr, addr
-        self._bytes = SendWR(opcode=WROpcode.RDMA_WRITE, rkey=rkey)
-        self._word = SendWR(
-            opcode=WROpcode.RDMA_WRITE, sg_list=(SGE(mr, word, 8),), remote_addr=addr + target, rkey=rkey
-        )
-        self._both, self._alone = (self._bytes, self._word), (self._word,)
+        write, sge = WROpcode.RDMA_WRITE, SGE(mr, word, 8)
+        self._bytes = SendWR(opcode=write, rkey=rkey)
+        self._word = SendWR(opcode=write, sg_list=(sge,), remote_addr=addr + target, rkey=rkey)
+        self._pair, self._alone = (self._bytes, self._word), (self._word,)
 
     def post(self, offset: int, length: int) -> bool:
-        """Post both, or the word alone if there are no bytes, and wait for nothing.
+        """Post both, or without bytes the word alone, and wait for nothing.
 
         False: the send queue has no room, as far as completions were polled, and nothing was posted. Raises
         PostError.
         """
         wrs: tuple[SendWR, ...] = self._alone
         if length:
-            wrs, self._bytes.sg_list = self._both, (SGE(self._mr, offset, length),)
+            wrs, self._bytes.sg_list = self._pair, (SGE(self._mr, offset, length),)
             self._bytes.remote_addr = self._addr + offset
-        return self._queue.post_again(wrs)
+        return self._queue.post_update(wrs)
 
 
 class Chain:

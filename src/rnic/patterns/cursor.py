@@ -23,13 +23,12 @@ import struct
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from rnic.patterns.ports import Look, Piece, QueuePairPort, Read, Ring, Sleep, Steps, Write
+from rnic.patterns.ports import Look, Piece, Read, Ring, Sleep, Steps, Write
 from rnic.patterns.wait import left
 
 if TYPE_CHECKING:
     from rnic._nic.nic import MR
     from rnic.endpoint import Region
-    from rnic.patterns.chain import Update
     from rnic.patterns.ports import AsyncPort, Port, Window
 
 __all__ = ["BOARD", "Cursor", "LiarError"]
@@ -52,9 +51,7 @@ class Cursor:
         if remote.length < BOARD:
             raise LiarError(f"the peer's memory has {remote.length} bytes, and its board needs {BOARD}")
         self._mr, self._remote, self._spins = mr, remote, spins
-        self._update: Update | None = None
-        if isinstance(port, QueuePairPort):
-            self._update = port.update(mr, remote, OWN, SEEN)
+        self._update = port.update(mr, remote, Piece(OWN, 8, SEEN))
         self.own = 0
         """What this end has published."""
         self.told = 0
@@ -76,10 +73,10 @@ class Cursor:
         """Whether publish_now() may be called: all was told, and the way to the peer need not wait."""
         return self._update is not None and self.told == self.own
 
-    def publish_now(self, number: int, offset: int, length: int) -> None:
-        """Write these bytes, and then this end's new number, without a wait.
+    def publish_now(self, number: int, offset: int = 0, length: int = 0) -> None:
+        """Write these bytes, and then this end's new number, without a wait; only when it is_ready.
 
-        If that is not all that has to be done, `told` is less than `own`: publish both again, by publish().
+        If it is not ready behind that, the peer may not know yet, or asks for a doorbell: publish() both again.
         """
         assert self._update is not None
         self.own = number
@@ -118,7 +115,10 @@ class Cursor:
 
     def spin(self, value: int, most: int) -> bool:
         """Look for a while whether the peer's number is more than `value`."""
-        return any(self.look(most) > value for _ in range(self._spins))
+        for _ in range(self._spins):
+            if self.look(most) > value:
+                return True
+        return False
 
     def beyond(self, value: int, most: int, until: float | None, what: str) -> Steps[None]:
         """Wait until the peer's number is more than `value`; TimeoutError, or ConnectionError if the peer has

@@ -153,6 +153,11 @@ class Port(Doer[Step], Protocol):
     def memory(self, nbytes: int) -> MR:
         """Memory that the peer may use, once it knows where it is."""
 
+    def update(self, mr: MR, remote: Window | Region, word: Piece) -> Update | None:
+        """What WRITEs bytes of `mr` to the same place there, and then this word, without a step; None: it takes
+        a Write.
+        """
+
 
 def run(port: Doer[S], steps: Generator[S, Any, T]) -> T:
     """Carry out all steps in this thread, and return what the pattern says at the end."""
@@ -224,9 +229,9 @@ class QueuePairPort:
         self._memory.append(mr)
         return mr
 
-    def update(self, mr: MR, remote: Window | Region, word: int, target: int) -> Update:
-        """A way to WRITE bytes of memory and a word of it at once."""
-        return Update(self.sends, mr, word, remote.addr, remote.rkey, target)
+    def update(self, mr: MR, remote: Window | Region, word: Piece) -> Update:
+        """What WRITEs bytes of `mr` to the same place there, and then this word, without a step."""
+        return Update(self.sends, mr, remote.addr, remote.rkey, word.offset, word.remote_offset)
 
     def window(self, mr: MR) -> Window:
         """What the peer must know of memory."""
@@ -319,6 +324,9 @@ class ConnectionPort:
         """Memory of conn.alloc()."""
         return self.conn.alloc(nbytes)
 
+    def update(self, *_: object) -> None:
+        """A connection waits for its WRITEs, and takes steps alone."""
+
     def do(self, step: Step) -> int:
         """Carry out a step; raises TimeoutError, or what the connection raises."""
         conn = self.conn
@@ -358,6 +366,9 @@ class AsyncPort:
     def memory(self, nbytes: int) -> MR:
         """Memory of conn.alloc()."""
         return self.conn.alloc(nbytes)
+
+    def update(self, *_: object) -> None:
+        """A connection waits for its WRITEs, and takes steps alone."""
 
     async def do(self, step: Step) -> int:
         """Carry out a step; raises TimeoutError, or what the connection raises."""

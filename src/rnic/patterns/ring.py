@@ -197,7 +197,7 @@ class RingWriter(_Writer):
         until = None if timeout is None else after(timeout)
         if not self._put_now(record):
             run(self._port, self._put_many((record,), until))
-        elif self._cursor.told < self._cursor.own:
+        elif not self._cursor.is_ready:
             run(self._port, self._settle(until))
 
     def put_many(self, records: Iterable[AnyBuffer], timeout: float | None = None) -> None:
@@ -262,7 +262,7 @@ class _Reader:
     def __init__(self, port: Port | AsyncPort, nbytes: int = SIZE) -> None:
         if nbytes < LEAST or nbytes & (nbytes - 1):
             raise ValueError(f"a ring of {nbytes} bytes: give a power of two, from {LEAST} on")
-        self._size, self._way = nbytes, port
+        self._size, self._port = nbytes, port
         self.mr = port.memory(BOARD + nbytes)
         """Its memory, of which the writer needs all."""
         self._cursor: Cursor | None = None
@@ -276,21 +276,20 @@ class _Reader:
 
     def begin(self, remote: Window | Region) -> None:
         """Take the writer's memory; before the first get()."""
-        self._cursor = Cursor(self._way, self.mr, remote, self._spins)
+        self._cursor = Cursor(self._port, self.mr, remote, self._spins)
 
-    def _get_now(self, most: int | None) -> list[bytes]:
-        """get() of records that are here or come soon; none: it has to be waited for."""
-        cursor = self._cursor
-        if cursor is None or not cursor.is_ready or self._taken or self.ended or most == 0:
-            return []
-        head = self._head
+    def _get_now(self, most: int | None) -> list[bytes] | None:
+        """get_many() where records are here, or come soon; None: _get_many() does what is left to do."""
+        cursor, head = self._cursor, self._head
+        if cursor is None or not cursor.is_ready or self._taken or self.ended or (most is not None and most < 1):
+            return None
         if head == cursor.seen and not cursor.spin(head, head + self._size):
-            return []
+            return None
         self._taken = self._take(cursor.seen, most)
         if self._is_due(cursor):
-            cursor.publish_now(self._head, 0, 0)
-            if cursor.told < cursor.own:
-                return []
+            cursor.publish_now(self._head)
+            if not cursor.is_ready:
+                return None
         found, self._taken = self._taken, []
         return found
 
@@ -298,20 +297,23 @@ class _Reader:
         """Whether the writer has to know what was taken."""
         return self._head - cursor.own >= self._size // 4 or self._head == cursor.seen
 
+    def _tell(self, cursor: Cursor, until: float | None) -> Steps[None]:
+        with suppress(EOFError, OSError):  # a writer that is gone, or stopped, needs no room
+            yield from cursor.publish(self._head, [], until)
+
     def _get_many(self, most: int | None, until: float | None) -> Steps[list[bytes]]:
         cursor = self._cursor
         if cursor is None:
             raise ValueError("get() before begin(): the reader does not know its writer's memory yet")
         if most is not None and most < 1:
             raise ValueError(f"at most {most} records: give 1 or more, or None")
-        if cursor.told < cursor.own and not (self._taken or self.ended):  # a call was interrupted
-            yield from cursor.publish(cursor.own, [], until)
+        if cursor.told < cursor.own:  # a call was interrupted, or could not do it without a wait
+            yield from self._tell(cursor, until)
         while not (self._taken or self.ended):
             yield from cursor.beyond(self._head, self._head + self._size, until, "get")
             self._taken = self._take(cursor.seen, most)
             if self._is_due(cursor):
-                with suppress(EOFError, OSError):  # a writer that is gone, or stopped, needs no room
-                    yield from cursor.publish(self._head, [], until)
+                yield from self._tell(cursor, until)
         found = self._taken[:most]
         del self._taken[:most]
         return found
@@ -366,7 +368,8 @@ class RingReader(_Reader):
         Raises as get(), but not EOFError: the list is empty then.
         """
         until = None if timeout is None else after(timeout)
-        return self._get_now(most) or run(self._port, self._get_many(most, until))
+        found = self._get_now(most)
+        return run(self._port, self._get_many(most, until)) if found is None else found
 
     def __iter__(self) -> Iterator[bytes]:
         while found := self.get_many():
