@@ -86,8 +86,8 @@ struct rnic_ext_now {
 struct rnic_ext_behind {
     /* Two WRITEs, without a completion: of one piece of memory, and INLINE of a word of 8 bytes. While earlier requests of
      * the queue pair are under way, these wait for the next answer to those, which comes whatever the program does; or they
-     * go with a request that is posted otherwise. Meanwhile such WRITEs that follow are joined to them, if the piece
-     * goes on where the last one has ended, here and there, and the word is the same: then the peer gets one longer
+     * leave with a request that is posted otherwise. Such WRITEs that follow meanwhile are joined to them, if the piece goes
+     * on where the last one has ended, here and there, and the word has the same place: then the peer gets one longer
      * piece, and the last of the words. false: nothing was posted, and ops->post_send() is to be called. */
     bool (*post_send)(struct rnic_qp *qp, const struct rnic_send_wr *wr);
 };

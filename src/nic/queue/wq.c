@@ -341,8 +341,8 @@ static bool pair_read(struct pair *pair, const struct rnic_send_wr *wr) {
         return false;
     wr_read(&pair->word, pair->piece.next);
     if (pair->piece.opcode != RNIC_WR_RDMA_WRITE || pair->piece.send_flags || pair->piece.num_sge != 1 ||
-        pair->word.opcode != RNIC_WR_RDMA_WRITE || pair->word.send_flags != RNIC_SEND_INLINE || pair->word.num_sge != 1 ||
-        pair->word.next)
+        pair->word.opcode != RNIC_WR_RDMA_WRITE || pair->word.send_flags != RNIC_SEND_INLINE ||
+        pair->word.num_sge != 1 || pair->word.next)
         return false;
     read_once(&pair->at, pair->piece.sg_list, sizeof pair->at);
     read_once(&pair->bytes, pair->word.sg_list, sizeof pair->bytes);
@@ -363,7 +363,8 @@ static bool goes_on(const struct send_wqe *piece, const struct send_wqe *word, c
            piece->rkey == pair->piece.wr.rdma.rkey &&
            piece->remote_addr + at->length == pair->piece.wr.rdma.remote_addr &&
            word->rkey == pair->word.wr.rdma.rkey && word->remote_addr == pair->word.wr.rdma.remote_addr &&
-           word->length == sizeof(uint64_t) && pair->at.length <= PAIR_MOST && at->length <= PAIR_MOST - pair->at.length;
+           word->length == sizeof(uint64_t) && pair->at.length <= PAIR_MOST &&
+           at->length <= PAIR_MOST - pair->at.length;
 }
 
 static bool join(struct wq *q, uint32_t head, const struct pair *pair) {
@@ -372,9 +373,16 @@ static bool join(struct wq *q, uint32_t head, const struct pair *pair) {
     struct send_wqe *piece = sq_wqe(q, head - 2), *word = sq_wqe(q, head - 1);
     if (!goes_on(piece, word, pair) || fill_send(q, word, &pair->word, NULL))
         return false;
+    word->asks = true;
     piece->wr_id = pair->piece.wr_id;
     piece->length = piece->sge[0].length += pair->at.length;
     return true;
+}
+
+bool sq_awaits(const struct wq *q) {
+    uint32_t head = wq_head(q);
+    const struct send_wqe *newest = sq_wqe(q, head - 1);
+    return head != wq_tail(q) && (newest->asks || newest->flags & RNIC_SEND_SIGNALED);
 }
 
 bool sq_post_pair(struct wq *q, const struct rnic_send_wr *wr) {
@@ -385,6 +393,7 @@ bool sq_post_pair(struct wq *q, const struct rnic_send_wr *wr) {
     uint32_t freed = atomic_load_explicit(&q->freed, memory_order_acquire);
     bool done = takes_posts(q) && join(q, head, &pair);
     if (!done && !put_send(q, head, freed, &pair.piece, NULL) && !put_send(q, head + 1, freed, &pair.word, NULL)) {
+        sq_wqe(q, head + 1)->asks = true;
         atomic_store(&q->head, head + 2);
         done = true;
     }

@@ -312,10 +312,15 @@ static const struct rnic_ext_query query = {
 };
 
 const struct rnic_extension soft_extensions[] = {
-    {RNIC_EXT_CM, &cm},         {RNIC_EXT_NOW, &now},
-    {RNIC_EXT_STATS, &stats},   {RNIC_EXT_FAULTS, &faults},
-    {RNIC_EXT_PKEYS, &pkeys},   {RNIC_EXT_MEMORY, &memory},
-    {RNIC_EXT_QUERY, &query},   {RNIC_EXT_EVENTS, &events},
-    {RNIC_EXT_STREAM, &stream}, {RNIC_EXT_BEHIND, &behind},
+    {RNIC_EXT_CM, &cm},
+    {RNIC_EXT_NOW, &now},
+    {RNIC_EXT_STATS, &stats},
+    {RNIC_EXT_FAULTS, &faults},
+    {RNIC_EXT_PKEYS, &pkeys},
+    {RNIC_EXT_MEMORY, &memory},
+    {RNIC_EXT_QUERY, &query},
+    {RNIC_EXT_EVENTS, &events},
+    {RNIC_EXT_STREAM, &stream},
+    {RNIC_EXT_BEHIND, &behind},
     {0},
 };

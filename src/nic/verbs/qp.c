@@ -381,9 +381,12 @@ bool soft_post_send_behind(struct rnic_qp *pub, const struct rnic_send_wr *wr) {
     struct qp *qp = (struct qp *)pub;
     if (atomic_load(&dev->dead) || !dev_trylock(dev))
         return false;
-    bool done = qp->state == RNIC_QPS_RTS && !qp->tagged && !atomic_load(&dev->fatal) && !wq_empty(&qp->sq) &&
-                sq_post_pair(&qp->sq, wr);
+    bool ready =
+        qp->state == RNIC_QPS_RTS && !qp->tagged && pub->send_cq && !qp->sq_sig_all && !atomic_load(&dev->fatal);
+    bool behind = sq_awaits(&qp->sq), done = ready && sq_post_pair(&qp->sq, wr);
     dev_unlock(dev);
+    if (done && !behind)
+        progress_post(&dev->run, qp);
     return done;
 }
 

@@ -76,7 +76,7 @@ class Cursor:
     def publish_now(self, number: int, offset: int = 0, length: int = 0) -> None:
         """Write these bytes, and then this end's new number, without a wait; only when it is_ready.
 
-        If it is not ready behind that, the peer may not know yet, or asks for a doorbell: publish() both again.
+        If it is not ready behind that, the peer may not know yet, or asks for a doorbell: publish() again.
         """
         assert self._update is not None
         self.own = number
@@ -115,10 +115,7 @@ class Cursor:
 
     def spin(self, value: int, most: int) -> bool:
         """Look for a while whether the peer's number is more than `value`."""
-        for _ in range(self._spins):
-            if self.look(most) > value:
-                return True
-        return False
+        return any(self.look(most) > value for _ in range(self._spins))
 
     def beyond(self, value: int, most: int, until: float | None, what: str) -> Steps[None]:
         """Wait until the peer's number is more than `value`; TimeoutError, or ConnectionError if the peer has

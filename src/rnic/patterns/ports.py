@@ -154,9 +154,7 @@ class Port(Doer[Step], Protocol):
         """Memory that the peer may use, once it knows where it is."""
 
     def update(self, mr: MR, remote: Window | Region, word: Piece) -> Update | None:
-        """What WRITEs bytes of `mr` to the same place there, and then this word, without a step; None: it takes
-        a Write.
-        """
+        """What WRITEs bytes of `mr` to the same place there, and then this word, without a step; or None."""
 
 
 def run(port: Doer[S], steps: Generator[S, Any, T]) -> T:

@@ -25,11 +25,11 @@ from __future__ import annotations
 import struct
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from rnic.endpoint.buffers import flat
 from rnic.patterns.cursor import BOARD, Cursor, LiarError
-from rnic.patterns.ports import AsyncPort, ConnectionPort, Piece, run, run_async
+from rnic.patterns.ports import AsyncPort, ConnectionPort, Piece, Port, run, run_async
 from rnic.times import after
 
 if TYPE_CHECKING:
@@ -39,10 +39,11 @@ if TYPE_CHECKING:
     from rnic.aio import Connection as AsyncConnection
     from rnic.endpoint import Region
     from rnic.endpoint.buffers import AnyBuffer
-    from rnic.patterns.ports import Port, Steps, Window
+    from rnic.patterns.ports import Steps, Window
 
 __all__ = ["AsyncRingReader", "AsyncRingWriter", "RingReader", "RingWriter"]
 
+P = TypeVar("P", Port, AsyncPort)
 _LENGTH = struct.Struct("<I")
 _SKIP, _END = 0xFFFFFFFF, 0xFFFFFFFE
 LEAST = 256
@@ -254,15 +255,16 @@ class AsyncRingWriter(_Writer):
 # ---------------------------------------------------------------- the reading end
 
 
-class _Reader:
+class _Reader(Generic[P]):
     """The end that has the ring."""
 
     _spins = _SHORT
 
-    def __init__(self, port: Port | AsyncPort, nbytes: int = SIZE) -> None:
+    def __init__(self, port: P, nbytes: int = SIZE) -> None:
         if nbytes < LEAST or nbytes & (nbytes - 1):
             raise ValueError(f"a ring of {nbytes} bytes: give a power of two, from {LEAST} on")
-        self._size, self._port = nbytes, port
+        self._size = nbytes
+        self._port: P = port
         self.mr = port.memory(BOARD + nbytes)
         """Its memory, of which the writer needs all."""
         self._cursor: Cursor | None = None
@@ -281,7 +283,13 @@ class _Reader:
     def _get_now(self, most: int | None) -> list[bytes] | None:
         """get_many() where records are here, or come soon; None: _get_many() does what is left to do."""
         cursor, head = self._cursor, self._head
-        if cursor is None or not cursor.is_ready or self._taken or self.ended or (most is not None and most < 1):
+        if (
+            cursor is None
+            or not cursor.is_ready
+            or self._taken
+            or self.ended
+            or (most is not None and most < 1)
+        ):
             return None
         if head == cursor.seen and not cursor.spin(head, head + self._size):
             return None
@@ -335,14 +343,10 @@ class _Reader:
         return found
 
 
-class RingReader(_Reader):
+class RingReader(_Reader[Port]):
     """The reading end, for a thread; iterating over it gives all records, to the writer's end()."""
 
     _spins = _LONG
-
-    def __init__(self, port: Port, nbytes: int = SIZE) -> None:
-        super().__init__(port, nbytes)
-        self._port = port
 
     @classmethod
     def over(cls, conn: rnic.Connection, nbytes: int = SIZE, timeout: float | None = None) -> Self:
@@ -376,12 +380,8 @@ class RingReader(_Reader):
             yield from found
 
 
-class AsyncRingReader(_Reader):
+class AsyncRingReader(_Reader[AsyncPort]):
     """The reading end, for a task of asyncio; asyncio.timeout() limits its calls."""
-
-    def __init__(self, port: AsyncPort, nbytes: int = SIZE) -> None:
-        super().__init__(port, nbytes)
-        self._port = port
 
     @classmethod
     async def over(cls, conn: AsyncConnection, nbytes: int = SIZE) -> Self:
