@@ -147,8 +147,7 @@ class SendQueue:
             return False
         signaled = ticket - self._signaled >= self.every  # and then they leave now, with all before
         wrs[0].wr_id = ticket - 1
-        flags = _INLINE | _SIGNALED if signaled else _INLINE
-        wrs[-1].wr_id, wrs[-1].send_flags = ticket, flags
+        wrs[-1].wr_id, wrs[-1].send_flags = ticket, _INLINE | _SIGNALED if signaled else _INLINE
         try:
             if signaled or len(wrs) == 1:
                 self.qp.post_send(wrs)
@@ -157,7 +156,12 @@ class SendQueue:
         except PostError as error:
             self._note((0,)[: error.index])
             raise
-        self._note((flags,) if len(wrs) == 1 else (0, flags))
+        self.posted = ticket
+        self._chains += 1
+        self._inlined += 1
+        if signaled:
+            self._signaled = ticket
+            self._signals += 1
         return True
 
     def reclaim(self) -> None:
