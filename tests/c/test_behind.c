@@ -189,6 +189,25 @@ static void other_chains_are_refused(void) {
     close_when_all_is_there(PIECE, 1);
 }
 
+static void an_unreliable_connection_answers_nothing(void) {
+    pair_open(&p, .type = RNIC_QPT_UC);
+    fill(p.a.mem, WORD, 7);
+    CHECK(behind(0, PIECE, 1));
+    fabric_turn(p.a.qp);
+    CHECK(!sq_awaits(&p.a.qp->sq));
+    fabric_settle(&p.f);
+    CHECK(filled(p.b.mem, PIECE, 7));
+    CHECK_EQ(word_there(), 1);
+    pair_close(&p);
+}
+
+static void pairs_of_xrc_are_refused(void) {
+    pair_open(&p, .type = RNIC_QPT_XRC_SEND);
+    CHECK(!behind(0, PIECE, 1));
+    CHECK_EQ(elements(), 0);
+    pair_close(&p);
+}
+
 static enum verdict lose_some(void *arg, const struct node *from, uint32_t nth, const uint8_t *bth) {
     (void)arg, (void)bth;
     return from == p.a.node && nth % 3 == 1 ? LOSE : PASS;
@@ -217,6 +236,8 @@ int main(void) {
     RUN(a_piece_does_not_grow_for_ever);
     RUN(no_room);
     RUN(other_chains_are_refused);
+    RUN(an_unreliable_connection_answers_nothing);
+    RUN(pairs_of_xrc_are_refused);
     RUN(what_is_lost_comes_again_as_it_left);
     return check_done();
 }

@@ -387,7 +387,7 @@ bool sq_awaits(const struct wq *q) {
 
 bool sq_post_pair(struct wq *q, const struct rnic_send_wr *wr) {
     struct pair pair;
-    if (!pair_read(&pair, wr) || pthread_mutex_trylock(&q->lock))
+    if (q->rules->shared || !pair_read(&pair, wr) || pthread_mutex_trylock(&q->lock))
         return false;
     uint32_t head = atomic_load_explicit(&q->head, memory_order_relaxed);
     uint32_t freed = atomic_load_explicit(&q->freed, memory_order_acquire);

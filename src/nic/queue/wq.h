@@ -156,7 +156,7 @@ int sq_append(struct wq *q, const struct rnic_send_wr *wr);
 /* The same, but all of it or nothing. */
 int sq_post_whole(struct wq *q, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad, struct rnic_err *err);
 /* WRITEs of a piece and of a word (nic_ext.h: rnic_ext_behind); the caller keeps the engine out, and this waits for nobody who
- * posts. false: it is another chain, or there is no room. */
+ * posts. false: it is another chain, or of XRC, or there is no room. */
 bool sq_post_pair(struct wq *q, const struct rnic_send_wr *wr);
 /* Whether a request is under way, and the newest one makes the peer answer. */
 bool sq_awaits(const struct wq *q);
