@@ -69,12 +69,14 @@ def records(count: int, longest: int) -> list[bytes]:
 # ---------------------------------------------------------------- the patterns; each says what was compared
 
 
-def ring(on: Any, losing: Losing) -> str:
-    said, heard = records(400, 1000), list[bytes]()
+def ring(on: Any, losing: Losing, longest: int = 1000) -> str:
+    said, heard = records(400, longest), list[bytes]()
 
     def write() -> None:
-        for begin in range(0, len(said), 5):
+        for begin in range(0, len(said), 10):
             writer.put_many(said[begin : begin + 5], WAIT)
+            for one in said[begin + 5 : begin + 10]:
+                writer.put(one, WAIT)
         writer.end(WAIT)
 
     with on(4096) as (writer, reader):
@@ -211,6 +213,7 @@ def rendezvous(how: str, losing: Losing) -> str:
 
 PATTERNS: dict[str, Callable[[Losing], str]] = {
     "ring on queue pairs": partial(ring, on_queue_pairs),
+    "ring of short records on queue pairs": partial(ring, on_queue_pairs, longest=50),
     "ring on a connection": partial(ring, on_connections),
     "credits": credits_,
     "rpc": rpc,
