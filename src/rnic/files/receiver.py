@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -51,6 +52,8 @@ from rnic.files.writing import DAMAGED, Partial, Target
 __all__ = ["Receiver"]
 
 MOST_TASKS = 8 * SLOTS
+AHEAD = 3
+"""Messages that wait until the names of those before are made."""
 _AT_A_TIME = 64
 
 
@@ -68,8 +71,8 @@ class Receiver:
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._memory: rnic.MR | None = None
         """The slots: from the first large file on."""
-        self._entering: asyncio.Task[None] | None = None
-        """The last entries whose names are being made."""
+        self._entering: deque[asyncio.Task[None]] = deque()
+        """Messages whose names are being made, and that are answered then."""
 
     async def run(self) -> None:
         """Receive everything; CopyError or EndpointError when the sender fails."""
@@ -120,7 +123,7 @@ class Receiver:
                     named.append(record)
                     continue
                 await self._enter(named)
-                await self._entered()
+                await self._entered(0)
                 named = []
                 if isinstance(record, Finish):
                     self._books.finish(record.entries)
@@ -184,8 +187,8 @@ class Receiver:
     # ------------------------------------------------------------ names
 
     async def _enter(self, entries: list[Entry | Small]) -> None:
-        """Begin to store what is whole and to open what is not. What was begun before is done afterwards, so
-        that a message is read while the names of the last one are made, and no more wait.
+        """Begin to store what is whole and to open what is not: a message is read while the names of the last
+        ones are made.
         """
         if not entries:
             return
@@ -193,15 +196,14 @@ class Receiver:
             self._memory = self._conn.alloc(SLOTS * CHUNK)
             await self._conn.share(self._memory.buf, AccessFlags.REMOTE_WRITE)
         ends = asyncio.get_running_loop().run_in_executor(self._names, self._naming.enter, entries)
-        before, self._entering = self._entering, self._begin(self._tell(entries, ends, self._entering))
-        if before is not None:
-            await before
+        before = self._entering[-1] if self._entering else None
+        self._entering.append(self._begin(self._tell(entries, ends, before)))
+        await self._entered(AHEAD)
 
-    async def _entered(self) -> None:
-        """All that was begun is done."""
-        if self._entering is not None:
-            await self._entering
-            self._entering = None
+    async def _entered(self, most: int) -> None:
+        """All is done but for so many messages."""
+        while len(self._entering) > most:
+            await self._entering.popleft()
 
     async def _tell(
         self,
