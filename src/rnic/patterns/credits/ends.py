@@ -142,6 +142,12 @@ class Ends:
         self._sends.post([wr], signaled=self._flow.parting)
         return True
 
+    def _leave(self, message: bytes) -> None:
+        """Queue a message, and post what may go now without a wait."""
+        self._flow.queue(message)
+        while not self._blocking and self._post_next():
+            pass
+
     def _arrived(self, found: list[WC]) -> None:
         """Take what came; raises LiarError, or QueueError."""
         for wc in found:

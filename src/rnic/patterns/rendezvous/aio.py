@@ -40,16 +40,16 @@ class _Port:
         match step:
             case Leave(message):
                 channel.leave(message)
-            case Say(message, until):
+            case Say(message, until, begins):
                 async with asyncio.timeout(left(until)):
-                    await channel.send(message)
+                    await channel.send(message, begins=begins)
             case Hear(until):
                 async with asyncio.timeout(left(until)):
                     return await channel.recv()
-            case Move(wrs, until):
+            case Move(wrs, until, behind):
                 try:
                     async with asyncio.timeout(left(until)):
-                        await channel.carry_out(wrs)
+                        await channel.carry_out(wrs, behind=behind)
                 except QueueError as error:
                     raise blamed(error) from None
         return None

@@ -24,6 +24,7 @@ __all__ = ["Held", "Layout", "Piece", "Remote", "hold_blank", "requests"]
 
 LEAST_ROW = 1024  # bytes: shorter rows cost more as elements of requests than as a copy
 _MOST = 1 << 24  # bytes of a request
+_PEERS = AccessFlags.REMOTE_READ | AccessFlags.REMOTE_WRITE
 
 
 class Remote(NamedTuple):
@@ -60,26 +61,32 @@ class Held:
             if not any(piece.mr is mr for piece in self.pieces[-1:]):
                 self._cache.give(mr)
 
-    def move_away(self) -> None:
-        """Let the peer use a copy from now on, by the same keys: the memory is its owner's again.
+    def move_away(self, *, blank: bool) -> None:
+        """Let the peer use other memory from now on, by the same keys: this one is its owner's again.
 
-        Without memory for the copy the registration is closed, and a peer that uses it loses the connection.
+        blank: that other memory is empty, else a copy. Without memory for it the registration is closed, and
+        a peer that uses it loses the connection.
         """
         for mr, _, _ in self.pieces:
             self._cache.forget(mr)
             try:
                 with mr.buf as data:
-                    copy = bytearray(data)
+                    copy = bytearray(len(data) if blank else data)
                 mr.rereg(ReregMRFlags.CHANGE_TRANSLATION, buffer=copy)
             except (MemoryError, VerbsError):
                 mr.close()
+
+
+def _named(access: AccessFlags) -> AccessFlags:
+    """A peer is told no address: bytes count from 0 on. For this end's own requests that would cost a copy."""
+    return access | AccessFlags.ZERO_BASED if access & _PEERS else access
 
 
 def hold_blank(total: int, cache: RegistrationCache, access: AccessFlags) -> tuple[bytes, Held]:
     """New bytes, to be filled before anybody sees them, and their registration."""
     data, addr = blank(total)
     held = Held(cache)
-    mr = cache.pd.reg_mr(addr=addr, length=total, access=access | AccessFlags.ZERO_BASED)
+    mr = cache.pd.reg_mr(addr=addr, length=total, access=_named(access))
     held.pieces.append(Piece(mr, 0, total))
     return data, held
 
@@ -214,7 +221,7 @@ class Layout:
         held = Held(cache)
         try:
             for part in self._parts:
-                part.hold(held, cache, access | AccessFlags.ZERO_BASED, each)
+                part.hold(held, cache, _named(access), each)
         except BaseException:
             held.release()
             raise

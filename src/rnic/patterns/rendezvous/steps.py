@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
@@ -25,12 +25,16 @@ class Say(NamedTuple):
 
     message: bytes
     until: float | None
+    begins: Callable[[], object]
+    """Called when it is clear that it goes."""
 
 
 class Hear(NamedTuple):
     """The answer is the next message; TimeoutError, EOFError."""
 
     until: float | None
+    spin: float | None = None
+    """Seconds that a thread polls before it sleeps, as the message must be near."""
 
 
 class Move(NamedTuple):
@@ -38,6 +42,8 @@ class Move(NamedTuple):
 
     wrs: Iterable[SendWR]
     until: float | None
+    behind: Callable[[], bytes] | None = None
+    """Gives a message that is left to the channel when all are posted."""
 
 
 Step = Leave | Say | Hear | Move

@@ -38,13 +38,13 @@ class _Port:
         match step:
             case Leave(message):
                 self._channel.leave(message)
-            case Say(message, until):
-                self._channel.send(message, left(until))
-            case Hear(until):
-                return self._channel.recv(left(until))
-            case Move(wrs, until):
+            case Say(message, until, begins):
+                self._channel.send(message, left(until), begins=begins)
+            case Hear(until, spin):
+                return self._channel.recv(left(until), spin=spin)
+            case Move(wrs, until, behind):
                 try:
-                    self._channel.carry_out(wrs, left(until))
+                    self._channel.carry_out(wrs, left(until), behind=behind)
                 except QueueError as error:
                     raise blamed(error) from None
         return None
