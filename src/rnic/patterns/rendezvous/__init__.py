@@ -39,8 +39,8 @@ What is on the wire: each message of the channel begins with 8 bytes, little-end
 """
 
 from rnic.patterns.rendezvous.aio import AsyncRendezvous
+from rnic.patterns.rendezvous.base import RendezvousStatistics
 from rnic.patterns.rendezvous.cache import CacheStatistics, RegistrationCache
-from rnic.patterns.rendezvous.dealings import RendezvousStatistics
 from rnic.patterns.rendezvous.thread import Rendezvous
 
 __all__ = ["AsyncRendezvous", "CacheStatistics", "Rendezvous", "RegistrationCache", "RendezvousStatistics"]

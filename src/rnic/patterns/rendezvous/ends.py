@@ -16,7 +16,7 @@ from rnic.patterns.rendezvous.measure import Measuring
 if TYPE_CHECKING:
     from rnic import PD
     from rnic.patterns.credits import AsyncChannel, Channel
-    from rnic.patterns.rendezvous.dealings import RendezvousStatistics
+    from rnic.patterns.rendezvous.base import RendezvousStatistics
     from rnic.patterns.rendezvous.sides import How
 
 __all__ = ["LONGEST", "Ends"]
