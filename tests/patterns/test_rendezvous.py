@@ -383,7 +383,7 @@ def test_after_an_invitation_in_vain_there_is_none_for_a_while() -> None:
         begin(a, b)
         with pytest.raises(TimeoutError):
             b.recv_into(bytearray(50_000), 0)
-        for _ in range(17):
+        for _ in range(16):
             begin(a, b)
         assert a.statistics().invited <= 1
         send_invited(a, b, data(50_000), bytearray(50_000))

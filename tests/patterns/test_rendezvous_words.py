@@ -21,7 +21,7 @@ from rnic.patterns.rendezvous import words
 from rnic.patterns.rendezvous.cache import RegistrationCache
 from rnic.patterns.rendezvous.layout import Layout, Piece, Remote, requests
 from rnic.patterns.rendezvous.measure import Measuring
-from rnic.patterns.rendezvous.steps import Hear, Leave, Move, Say
+from rnic.patterns.rendezvous.steps import Hear, Leave, More, Move, Say
 from rnic.patterns.rendezvous.words import Kind, pack, pack_ask, pack_pieces
 
 MOST = 100_000  # bytes that the end takes
@@ -50,10 +50,12 @@ class End:
         try:
             step = next(steps)
             while True:
-                answer = None
+                answer: Any = None
                 match step:
                     case Leave(message):
                         self.said.append(message)
+                    case More():
+                        answer = bool(left and left[0][0] == Kind.INVITE)
                     case Say(message, _, begins):
                         begins()
                         self.said.append(message)

@@ -58,6 +58,8 @@ class AsyncChannel(Ends):
         try:
             while (message := flow.take()) is None:
                 await self._go()  # receives that were kept back
+                if (message := flow.take()) is not None:  # it came while that waited
+                    break
                 await self._change()
         finally:
             flow.wanted -= 1

@@ -87,6 +87,11 @@ class Ends:
         return self._flow.max_message
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether a message has come, for which recv() does not wait; it does not look for new ones."""
+        return self._flow.is_waiting
+
+    @property
     def error(self) -> Exception | None:
         """What has ended the channel."""
         return self._flow.error

@@ -336,6 +336,11 @@ class Flow:
             raise LiarError("the peer says that it has seen an END, which this end did not send")
         self._confirmed = True
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether take() has a message."""
+        return bool(self._inbox)
+
     def take(self) -> bytes | None:
         """The next message, None if it is not here; EOFError behind the last one, or what ended the
         channel.

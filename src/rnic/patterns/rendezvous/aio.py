@@ -11,7 +11,7 @@ from rnic.patterns.cursor import LiarError
 from rnic.patterns.ports import run_async
 from rnic.patterns.rendezvous.ends import LONGEST, Ends, blamed
 from rnic.patterns.rendezvous.layout import Layout
-from rnic.patterns.rendezvous.steps import Hear, Leave, Move, Say
+from rnic.patterns.rendezvous.steps import Hear, Leave, More, Move, Say
 from rnic.patterns.wait import left
 from rnic.times import after
 
@@ -46,6 +46,8 @@ class _Port:
             case Hear(until):
                 async with asyncio.timeout(left(until)):
                     return await channel.recv()
+            case More():
+                return channel.is_waiting
             case Move(wrs, until, behind):
                 try:
                     async with asyncio.timeout(left(until)):

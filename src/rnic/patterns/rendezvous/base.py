@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from rnic.patterns.rendezvous.sides import How, In, Out
     from rnic.patterns.rendezvous.steps import Steps
 
-__all__ = ["NUMBERS", "SOON", "TOLL", "Base", "RendezvousStatistics"]
+__all__ = ["LATEST", "NUMBERS", "SOON", "TOLL", "Base", "RendezvousStatistics"]
 
 NUMBERS = 1 << 32
 TOLL = 64  # bytes as which a waiting message counts, beside its own
 SOON = 200e-6  # seconds: about what an announcement costs
+LATEST = 5e-3  # seconds for which nobody sleeps while a message comes: it is near
 
 
 class RendezvousStatistics(Record):
@@ -80,6 +81,8 @@ class Base:
         self._began = 0.0  # when a message of this end was announced, or began to move
         self._long = False  # the last message of recv_into() was moved there
         self._pause = 0  # so many of them are not invited
+        self._told = 0.0  # when this end has invited
+        self._near: float | None = None  # seconds that it polls then until it sleeps
         self._places: list[int] = []  # of the last message that was invited
         self._ours = self._theirs = 0  # messages so far: modulo 2**32 the number of the last one
         self._invitations = 0  # of the peer

@@ -75,7 +75,7 @@ class Dealings(Giving, Taking):
             while not self._inbox and self._landed is None:
                 if self._in is None:
                     yield from self._invite(target)
-                    yield from self._hear(until)
+                    yield from self._hear(until, self._polls())
                 else:
                     yield from self._take(self._in, target, until)
         finally:

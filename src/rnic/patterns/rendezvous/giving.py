@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from rnic.enums import AccessFlags, WROpcode
 from rnic.patterns.cursor import LiarError
 from rnic.patterns.rendezvous import words
-from rnic.patterns.rendezvous.base import NUMBERS, SOON, Base
+from rnic.patterns.rendezvous.base import LATEST, NUMBERS, SOON, Base
 from rnic.patterns.rendezvous.layout import Layout, cut, requests
 from rnic.patterns.rendezvous.sides import HAND_OUT, Out
-from rnic.patterns.rendezvous.steps import Leave, Move, Say
+from rnic.patterns.rendezvous.steps import Leave, More, Move, Say
 from rnic.patterns.rendezvous.words import MOST_PIECES, Kind, Word
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ __all__ = ["Giving"]
 
 _NOBODY = AccessFlags(0)
 _SHARE = 0.1  # of the last message's time: as much as a READ may cost more than a WRITE
-_LATEST = 5e-3  # seconds
 _WORDS = 16  # that are heard at most ahead of an announcement
 
 
@@ -96,12 +95,12 @@ class Giving(Base):
         for _ in range(_WORDS):
             if self._backlog > self.max_backlog:
                 return
-            if self._invited is not None:
-                soon = 0.0  # it may be withdrawn already
+            if self._invited is not None and not (yield More()):  # it may be withdrawn already
+                return
             try:
                 yield from self._hear(soon if until is None else min(soon, until), self._patience)
             except TimeoutError:
-                self._hopes = self._invited is not None
+                self._hopes = False
                 return
 
     def _write(self, out: Out, place: list[Remote], until: float | None) -> Steps[None]:
@@ -139,7 +138,7 @@ class Giving(Base):
             if out.held is not None:
                 out.held.release()
             self._out = None
-            self._patience = min(max(SOON, _SHARE * (monotonic() - self._began)), _LATEST)
+            self._patience = min(max(SOON, _SHARE * (monotonic() - self._began)), LATEST)
         else:
             raise LiarError(f"the peer says that it has message {word.number}, which it was not given")
 

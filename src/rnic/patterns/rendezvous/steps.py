@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 if TYPE_CHECKING:
     from rnic._nic.nic import SendWR
 
-__all__ = ["Hear", "Leave", "Move", "Say", "Step", "Steps"]
+__all__ = ["Hear", "Leave", "More", "Move", "Say", "Step", "Steps"]
 
 T = TypeVar("T")
 
@@ -37,6 +37,10 @@ class Hear(NamedTuple):
     """Seconds that a thread polls before it sleeps, as the message must be near."""
 
 
+class More(NamedTuple):
+    """The answer is whether a message is here for Hear, as far as was looked."""
+
+
 class Move(NamedTuple):
     """Carry out READs and WRITEs, to the end; TimeoutError."""
 
@@ -46,5 +50,5 @@ class Move(NamedTuple):
     """Gives a message that is left to the channel when all are posted."""
 
 
-Step = Leave | Say | Hear | Move
+Step = Leave | Say | Hear | More | Move
 Steps = Generator[Step, Any, T]

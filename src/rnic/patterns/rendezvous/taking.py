@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from rnic.enums import WROpcode
 from rnic.patterns.cursor import LiarError
 from rnic.patterns.rendezvous import words
-from rnic.patterns.rendezvous.base import NUMBERS, TOLL, Base
+from rnic.patterns.rendezvous.base import LATEST, NUMBERS, TOLL, Base
 from rnic.patterns.rendezvous.layout import cut, requests
 from rnic.patterns.rendezvous.sides import FILL, TAKE_IN, In
 from rnic.patterns.rendezvous.steps import Leave, Move
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Taking"]
 
 _MOST_INVITED = 64 << 20  # bytes: longer messages take so long that an announcement does not count
+_LONGER = 1.5  # times as long as the last one took, an invited message is waited for without sleep
 _PAUSE = 16  # long messages that come before the next is invited, as an invitation was in vain
 
 
@@ -45,6 +47,7 @@ class Taking(Base):
             room = In((self._theirs + 1) % NUMBERS, total, None, False)
             word = self._clear(room, target, Kind.INVITE)
             self._room = room
+            self._told = monotonic()
             yield Leave(word)
             self._prepare(target)
 
@@ -52,6 +55,10 @@ class Taking(Base):
         if not self._long or self._pause:
             return False
         return 0 < target.total <= _MOST_INVITED and target.pieces <= MOST_PIECES
+
+    def _polls(self) -> float | None:
+        """Seconds for which the peer's next word is worth polling; None: no more than for any other."""
+        return None if self._room is None or self._room.spoiled else self._near
 
     def _prepare(self, target: Layout) -> None:
         """While the peer writes: the next message may come to the same place, as the last one did."""
@@ -162,6 +169,8 @@ class Taking(Base):
         except LiarError:
             room.release()
             raise
+        took = monotonic() - self._told
+        self._near = _LONGER * took if took < LATEST else None
         room.total, self._in = total, room
         return self._hear_written(word)
 

@@ -10,7 +10,7 @@ from rnic.patterns.cursor import LiarError
 from rnic.patterns.ports import run
 from rnic.patterns.rendezvous.ends import LONGEST, Ends, blamed
 from rnic.patterns.rendezvous.layout import Layout
-from rnic.patterns.rendezvous.steps import Hear, Leave, Move, Say
+from rnic.patterns.rendezvous.steps import Hear, Leave, More, Move, Say
 from rnic.patterns.wait import left
 from rnic.times import after
 
@@ -42,6 +42,8 @@ class _Port:
                 self._channel.send(message, left(until), begins=begins)
             case Hear(until, spin):
                 return self._channel.recv(left(until), spin=spin)
+            case More():
+                return self._channel.is_waiting
             case Move(wrs, until, behind):
                 try:
                     self._channel.carry_out(wrs, left(until), behind=behind)
