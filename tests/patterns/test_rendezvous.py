@@ -303,6 +303,7 @@ def begin(a: Rendezvous, b: Rendezvous) -> None:
     assert target == data(50_000)
 
 
+@pytest.mark.wire
 @both_ways
 @pytest.mark.parametrize("device", ["roce_lo", "iwarp_lo"])
 def test_a_receiver_that_waits_is_written_to_at_once(how: str, device: str) -> None:
@@ -342,6 +343,7 @@ def test_long_messages_one_behind_the_other_are_invited(how: str) -> None:
         close(a, b)
 
 
+@pytest.mark.wire
 @both_ways
 def test_a_place_that_is_too_small_is_not_used(how: str) -> None:
     with ends(how) as (a, b), ThreadPoolExecutor(1) as pool:
@@ -356,6 +358,7 @@ def test_a_place_that_is_too_small_is_not_used(how: str) -> None:
         close(a, b)
 
 
+@pytest.mark.wire
 @both_ways
 @pytest.mark.parametrize("withdrawn", [True, False])
 def test_an_invitation_in_vain_leaves_the_buffer(how: str, withdrawn: bool) -> None:
@@ -367,6 +370,13 @@ def test_an_invitation_in_vain_leaves_the_buffer(how: str, withdrawn: bool) -> N
         if withdrawn:
             with pytest.raises(TimeoutError):
                 b.recv(0)
+
+        def is_heard() -> bool:
+            with suppress(TimeoutError):
+                a.recv(0)
+            return a._dealings._invited is not None and bool(a._dealings._invited) != withdrawn
+
+        until(is_heard, "the invitation, or its end")
         with pytest.raises(TimeoutError, match="copy"):
             a.send(data(50_000), 0)  # it may be written by now, but not to the buffer
         early.clear()
@@ -378,6 +388,7 @@ def test_an_invitation_in_vain_leaves_the_buffer(how: str, withdrawn: bool) -> N
         close(a, b)
 
 
+@pytest.mark.wire
 def test_after_an_invitation_in_vain_there_is_none_for_a_while() -> None:
     with ends() as (a, b):
         begin(a, b)
@@ -390,6 +401,7 @@ def test_after_an_invitation_in_vain_there_is_none_for_a_while() -> None:
         close(a, b)
 
 
+@pytest.mark.wire
 def test_an_array_that_comes_again_is_registered_ahead() -> None:
     with ends() as (a, b):
         begin(a, b)
@@ -403,6 +415,7 @@ def test_an_array_that_comes_again_is_registered_ahead() -> None:
         close(a, b)
 
 
+@pytest.mark.wire
 def test_who_ends_while_the_peer_may_write_takes_the_memory_back() -> None:
     with ends() as (a, b):
         begin(a, b)
@@ -416,6 +429,18 @@ def test_who_ends_while_the_peer_may_write_takes_the_memory_back() -> None:
             until(lambda: b._dealings._room is not None, "an invitation")
             a.abort("enough")
         assert not b.cache._used
+
+
+@both_ways
+@pytest.mark.own_way
+def test_in_shared_memory_nobody_is_invited_to_read(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RNIC_LOCAL", "on")
+    with ends(how) as (a, b):
+        for _ in range(3):
+            begin(a, b)
+        assert b._dealings._reads_memory() == (how == "read")
+        assert how == "write" or not a.statistics().invited
+        close(a, b)
 
 
 # ------------------------------------------------------------------------------------ calls that end early
@@ -699,6 +724,7 @@ def test_tasks_talk(how: str) -> None:
         asyncio.run(within(talk(a, b)))
 
 
+@pytest.mark.wire
 @both_ways
 def test_tasks_that_wait_are_written_to_at_once(how: str) -> None:
     async def talk(a: AsyncRendezvous, b: AsyncRendezvous) -> None:

@@ -48,7 +48,8 @@ class Base:
     """One end, whose calls are done one at a time.
 
     max_sge: elements of a request. peer_takes: bytes of the peer's receives and of the longest message of the
-    channel, None as long as they are not known.
+    channel, None as long as they are not known. reads_memory: whether READs of this end were carried out in
+    memory that it shares with the peer.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Base:
         cache: RegistrationCache,
         max_sge: int,
         peer_takes: Callable[[], tuple[int, int] | None],
+        reads_memory: Callable[[], bool] = lambda: False,
     ) -> None:
         if how not in ("read", "write"):
             raise ValueError(f"how {how!r}: give 'read' or 'write'")
@@ -69,7 +71,7 @@ class Base:
                 raise ValueError(f"{name} {value}: give bytes from 0 on")
         self.how, self.max_message, self.max_backlog, self.cache = how, max_message, max_backlog, cache
         self.chosen = threshold
-        self._max_sge, self._peer_takes = max_sge, peer_takes
+        self._max_sge, self._peer_takes, self._reads_memory = max_sge, peer_takes, reads_memory
         self._longest: int | None = None  # what the peer takes
         self._greeted = False
         self._out: Out | None = None

@@ -72,6 +72,7 @@ class Ends:
             self.cache,
             qp.cap.max_send_sge,
             lambda: channel.peer,
+            lambda: bool(qp.statistics().counters["local_direct"]),
         )
         self._closed = self._inside = False
 

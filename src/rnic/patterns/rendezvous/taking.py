@@ -54,7 +54,9 @@ class Taking(Base):
     def _is_to_invite(self, target: Layout) -> bool:
         if not self._long or self._pause:
             return False
-        return 0 < target.total <= _MOST_INVITED and target.pieces <= MOST_PIECES
+        if not 0 < target.total <= _MOST_INVITED or target.pieces > MOST_PIECES:
+            return False
+        return not self._reads_memory()  # else to READ is the quicker way
 
     def _polls(self) -> float | None:
         """Seconds for which the peer's next word is worth polling; None: no more than for any other."""
