@@ -23,8 +23,8 @@ from rnic.files.tree import Parts, Tree
 
 __all__ = ["CHANGED", "Batch", "Large", "Source", "count", "extents", "pack", "prefix", "read_chunk"]
 
-PACK = 320 * 1024  # bytes of contents in one message, from which on it is full
-PACK_FILES = 256
+PACK = 1 << 20  # bytes of contents in one message, from which on it is full, at most
+PACK_FILES = 1024
 _ROOM = records.MESSAGE_MOST - 16 * 1024
 _HEAD = 64  # at least what a record has beside its fields of bytes
 _TRIES = 3  # of a small file that changes while it is read
@@ -133,12 +133,14 @@ def count(sources: list[Source], options: Options, stop: Event) -> tuple[int, in
     return files, size
 
 
-def pack(sources: list[Source], options: Options, books: Outgoing) -> Iterator[Batch | Large]:
-    """What to send: a message, or a large file."""
+def pack(
+    sources: list[Source], options: Options, books: Outgoing, room: Callable[[], int]
+) -> Iterator[Batch | Large]:
+    """What to send: a message, of about room() bytes, or a large file."""
     batch = Batch([], {})
     size = 0
     for source in sources:
-        for one in _contents(source, options, books):
+        for one in _contents(source, options, books, room):
             more = 0 if isinstance(one, Large) else _size(one.record)
             if batch.records and (isinstance(one, Large) or size + more > _ROOM):
                 yield from _before(batch, one)
@@ -149,7 +151,7 @@ def pack(sources: list[Source], options: Options, books: Outgoing) -> Iterator[B
             batch.records.append(one.record)
             batch.entries.update(one.entries)
             size += more
-            if size >= PACK or len(batch.records) + len(batch.entries) >= PACK_FILES:
+            if size >= room() or len(batch.records) + len(batch.entries) >= PACK_FILES:
                 yield batch
                 batch, size = Batch([], {}), 0
         source.tree.rest()
@@ -172,12 +174,14 @@ def _size(one: Record) -> int:
     return _HEAD + sum(len(field) for field in one if isinstance(field, bytes))
 
 
-def _contents(source: Source, options: Options, books: Outgoing) -> Iterator[_Item | Large]:
+def _contents(
+    source: Source, options: Options, books: Outgoing, room: Callable[[], int]
+) -> Iterator[_Item | Large]:
     """What to send of a source; plain files of one folder are read together."""
     plain: list[_Found] = []
     for found in _walk(source, options, sizes=options.dry_run):
         if plain and not _joins(found, plain):
-            yield from _load_plain(plain, options, books)
+            yield from _load_plain(plain, options, books, room)
             plain = []
         if isinstance(found, Complaint):
             yield _Item(found, {})
@@ -185,7 +189,7 @@ def _contents(source: Source, options: Options, books: Outgoing) -> Iterator[_It
             plain.append(found)
         else:
             yield _load(found, options, books)
-    yield from _load_plain(plain, options, books)
+    yield from _load_plain(plain, options, books, room)
 
 
 def _joins(found: _Found | Complaint, others: list[_Found]) -> bool:
@@ -197,13 +201,15 @@ def _joins(found: _Found | Complaint, others: list[_Found]) -> bool:
     )
 
 
-def _load_plain(files: list[_Found], options: Options, books: Outgoing) -> Iterator[_Item | Large]:
+def _load_plain(
+    files: list[_Found], options: Options, books: Outgoing, room: Callable[[], int]
+) -> Iterator[_Item | Large]:
     """Files of one folder: those that are read together, and behind them those that want a closer look."""
     while files:
         tree, folder = files[0].tree, files[0].parts[:-1]
         names = [one.parts[-1] for one in files]
         try:
-            contents, ends = disk.load(tree.folder(folder), names, records.INLINE, PACK + records.INLINE)
+            contents, ends = disk.load(tree.folder(folder), names, records.INLINE, room() + records.INLINE)
         except OSError as error:
             yield from (_Item(complaint(one.shown, error), {}) for one in files)
             return

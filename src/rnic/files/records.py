@@ -53,7 +53,7 @@ VERSION = 1
 INLINE = 65536
 """A file of at most so many bytes travels in one record."""
 PATH_MOST = 4096
-MESSAGE_MOST = 1 << 19
+MESSAGE_MOST = 3 << 19
 PATHS_MOST = MESSAGE_MOST - 1024
 NO_PROOF = bytes(32)
 NO_DIGEST = bytes(16)

@@ -87,6 +87,8 @@ class Sender:
         self._room = asyncio.Event()
         self._stop = threading.Event()
         self._answer: asyncio.Future[Opened] | None = None
+        self._sent: dict[int, float] = {}
+        """When messages of small files were, by their first entries."""
         self._why: dict[int, str] = {}  # of the files that this end has cancelled
         self._steps: deque[_Step] = deque()
         self._open: set[_File] = set()
@@ -128,7 +130,7 @@ class Sender:
             )
             self.report.total(*found)
             await self._talk.send(Total(*found))
-        items = reading.pack(self._sources, self._options, self._books)
+        items = reading.pack(self._sources, self._options, self._books, self._message)
         self._coming = self._walker.submit(next, items, None)
         while (item := await asyncio.wrap_future(self._coming)) is not None:
             self._coming = None
@@ -148,6 +150,8 @@ class Sender:
             if isinstance(one, Complaint):
                 self.report.failed(one.path, printable(one.text))
         self._books.sent(batch.entries)
+        if batch.entries:
+            self._sent[next(iter(batch.entries))] = monotonic()
         await self._talk.send(*batch.records)
 
     async def _large(self, file: _File) -> None:
@@ -184,6 +188,10 @@ class Sender:
             if region.length < SLOTS * CHUNK:
                 raise CopyError(f"the peer has {region.length} bytes of memory, {SLOTS * CHUNK} are needed")
             self._slots = _Slots(self._conn.alloc(SLOTS * CHUNK), region)
+
+    def _message(self) -> int:
+        """Bytes of a message of small files."""
+        return min(reading.PACK, self._pace.limit)
 
     def _step(self) -> int:
         """Bytes of the next chunk, at most."""
@@ -301,6 +309,8 @@ class Sender:
                 self.report.moved(self._books.freed(slot))
                 self._room.set()
             case Stored(number, entries):
+                if (since := self._sent.pop(number, None)) is not None:
+                    self._pace.took(monotonic() - since)
                 self._stored(range(number, number + entries))
             case Done():
                 self._done(record)

@@ -41,7 +41,7 @@ class Sum:
 
 
 class Pace:
-    """How many bytes are WRITTEN at a time: with more, a slow link would carry nothing else for so long that
+    """How many bytes go at a time: with more, a slow link would carry nothing else for so long that
     the peer misses the signs of life, which wait behind them.
     """
 
@@ -49,7 +49,7 @@ class Pace:
         self._most, self.limit = most, LEAST
 
     def took(self, seconds: float) -> None:
-        """A WRITE has taken so long, with those that were ahead of it."""
+        """A WRITE or a message has taken so long, with those that were ahead of it."""
         self.limit = max(LEAST, self.limit // 2) if seconds > SLOW else min(self._most, self.limit * 2)
 
 
