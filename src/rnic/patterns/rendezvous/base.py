@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from rnic.patterns.rendezvous.sides import How, In, Out
     from rnic.patterns.rendezvous.steps import Steps
 
-__all__ = ["LATEST", "NUMBERS", "SOON", "TOLL", "Base", "RendezvousStatistics"]
+__all__ = ["LATEST", "NUMBERS", "SOON", "TOLL", "Base", "RendezvousStatistics", "near"]
 
 NUMBERS = 1 << 32
 TOLL = 64  # bytes as which a waiting message counts, beside its own
 SOON = 200e-6  # seconds: about what an announcement costs
 LATEST = 5e-3  # seconds for which nobody sleeps while a message comes: it is near
+LONGER = 1.5  # times as long as the last one took, a message or an answer is waited for without sleep
 
 
 class RendezvousStatistics(Record):
@@ -42,6 +43,11 @@ class RendezvousStatistics(Record):
     """Bytes of arrays that were copied, as they cannot be used where they lie, or as a call ended early."""
     backlog: int
     """Bytes of messages that came, and that the program has not taken; each counts as 64 more."""
+
+
+def near(took: float) -> float | None:
+    """Seconds for which to poll for what took so long the last time; None: no more than for anything else."""
+    return LONGER * took if took < LATEST else None
 
 
 class Base:
@@ -81,10 +87,13 @@ class Base:
         self._hopes = False  # the peer invites in time
         self._patience = SOON  # what "in time" is, in seconds
         self._began = 0.0  # when a message of this end was announced, or began to move
+        self._answer: float | None = None  # seconds that it polls for the answer to one that the peer READs
         self._long = False  # the last message of recv_into() was moved there
         self._pause = 0  # so many of them are not invited
         self._told = 0.0  # when this end has invited
         self._near: float | None = None  # seconds that it polls then until it sleeps
+        self._left = 0.0  # when this end has READ a message
+        self._next: float | None = None  # seconds that it polls then for the next one
         self._places: list[int] = []  # of the last message that was invited
         self._ours = self._theirs = 0  # messages so far: modulo 2**32 the number of the last one
         self._invitations = 0  # of the peer

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rnic.enums import AccessFlags, WROpcode
 from rnic.patterns.cursor import LiarError
 from rnic.patterns.rendezvous import words
-from rnic.patterns.rendezvous.base import LATEST, NUMBERS, SOON, Base
+from rnic.patterns.rendezvous.base import LATEST, NUMBERS, SOON, Base, near
 from rnic.patterns.rendezvous.layout import Layout, cut, requests
 from rnic.patterns.rendezvous.sides import HAND_OUT, Out
 from rnic.patterns.rendezvous.steps import Leave, More, Move, Say
@@ -62,7 +62,7 @@ class Giving(Base):
         if out.number is None:
             yield from self._begin(out, until)
         elif out.cleared is None:
-            yield from self._hear(until, self._patience if out.written else None)
+            yield from self._hear(until, self._patience if out.written else self._answer)
         else:
             yield from self._write(out, out.cleared, until)
 
@@ -138,7 +138,9 @@ class Giving(Base):
             if out.held is not None:
                 out.held.release()
             self._out = None
-            self._patience = min(max(SOON, _SHARE * (monotonic() - self._began)), LATEST)
+            took = monotonic() - self._began
+            self._patience = min(max(SOON, _SHARE * took), LATEST)
+            self._answer = None if out.written else near(took)
         else:
             raise LiarError(f"the peer says that it has message {word.number}, which it was not given")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rnic.enums import WROpcode
 from rnic.patterns.cursor import LiarError
 from rnic.patterns.rendezvous import words
-from rnic.patterns.rendezvous.base import LATEST, NUMBERS, TOLL, Base
+from rnic.patterns.rendezvous.base import NUMBERS, TOLL, Base, near
 from rnic.patterns.rendezvous.layout import cut, requests
 from rnic.patterns.rendezvous.sides import FILL, TAKE_IN, In
 from rnic.patterns.rendezvous.steps import Leave, Move
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["Taking"]
 
 _MOST_INVITED = 64 << 20  # bytes: longer messages take so long that an announcement does not count
-_LONGER = 1.5  # times as long as the last one took, an invited message is waited for without sleep
 _PAUSE = 16  # long messages that come before the next is invited, as an invitation was in vain
 
 
@@ -60,7 +59,9 @@ class Taking(Base):
 
     def _polls(self) -> float | None:
         """Seconds for which the peer's next word is worth polling; None: no more than for any other."""
-        return None if self._room is None or self._room.spoiled else self._near
+        if self._room is None:
+            return self._next
+        return None if self._room.spoiled else self._near
 
     def _prepare(self, target: Layout) -> None:
         """While the peer writes: the next message may come to the same place, as the last one did."""
@@ -103,6 +104,7 @@ class Taking(Base):
             raise
         self._moved += coming.total
         yield Leave(self._has_come(coming))
+        self._left = monotonic()
 
     def _be_written(self, coming: In, target: Layout | None, until: float | None) -> Steps[None]:
         """Wait until the peer has written it."""
@@ -149,6 +151,7 @@ class Taking(Base):
 
     def _hear_offer(self, word: Word) -> None:
         pieces = words.parse_pieces(word.body)
+        self._next = near(monotonic() - self._left)
         self._announced_is(word, sum(length for _, length, _ in pieces), pieces)
 
     def _hear_ask(self, word: Word) -> None:
@@ -171,8 +174,7 @@ class Taking(Base):
         except LiarError:
             room.release()
             raise
-        took = monotonic() - self._told
-        self._near = _LONGER * took if took < LATEST else None
+        self._near = near(monotonic() - self._told)
         room.total, self._in = total, room
         return self._hear_written(word)
 
