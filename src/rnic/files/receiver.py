@@ -192,9 +192,6 @@ class Receiver:
         """
         if not entries:
             return
-        if self._memory is None and any(isinstance(one, Open) for one in entries):
-            self._memory = self._conn.alloc(SLOTS * CHUNK)
-            await self._conn.share(self._memory.buf, AccessFlags.REMOTE_WRITE)
         ends = asyncio.get_running_loop().run_in_executor(self._names, self._naming.enter, entries)
         before = self._entering[-1] if self._entering else None
         self._entering.append(self._begin(self._tell(entries, ends, before)))
@@ -230,6 +227,9 @@ class Receiver:
                     out += self._answer(found)
         if out:
             await self._talk.send(*out)
+        if self._memory is None and any(isinstance(one, Open) for one in entries):
+            self._memory = self._conn.alloc(SLOTS * CHUNK)
+            await self._conn.share(self._memory.buf, AccessFlags.REMOTE_WRITE)
 
     def _answer(self, file: File) -> list[Record]:
         """What is said to an Open: nothing, if it has not asked."""

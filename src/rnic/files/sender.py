@@ -71,7 +71,7 @@ class _Slots(NamedTuple):
     """Where chunks lie: here, and at the receiver."""
 
     memory: rnic.MR
-    region: rnic.Region
+    region: asyncio.Task[rnic.Region]
 
 
 class Sender:
@@ -113,6 +113,9 @@ class Sender:
             one.cancel()
         if chunks:
             await asyncio.gather(*chunks, return_exceptions=True)
+        if self._slots is not None:
+            self._slots.region.cancel()
+            await asyncio.gather(self._slots.region, return_exceptions=True)
         for file in list(self._open):
             self._close(file)
         coming = self._coming
@@ -166,7 +169,7 @@ class Sender:
         if start is None:
             self._close(file)
             return
-        await self._share()
+        self._share()
         pieces = reading.extents(item.fd, start, entry.size, self._step)
         while file.why is None:
             try:
@@ -181,13 +184,16 @@ class Sender:
             self._steps.append(_Step(file, chunk))
         self._steps.append(_Step(file, None))
 
-    async def _share(self) -> None:
-        """Have the slots of both ends, which large files take."""
+    def _share(self) -> None:
+        """Have the slots of both ends, which large files take; the peer makes its own meanwhile."""
         if self._slots is None:
-            region = await self._talk.next_region()
-            if region.length < SLOTS * CHUNK:
-                raise CopyError(f"the peer has {region.length} bytes of memory, {SLOTS * CHUNK} are needed")
-            self._slots = _Slots(self._conn.alloc(SLOTS * CHUNK), region)
+            self._slots = _Slots(self._conn.alloc(SLOTS * CHUNK), asyncio.create_task(self._their_slots()))
+
+    async def _their_slots(self) -> rnic.Region:
+        region = await self._talk.next_region()
+        if region.length < SLOTS * CHUNK:
+            raise CopyError(f"the peer has {region.length} bytes of memory, {SLOTS * CHUNK} are needed")
+        return region
 
     def _message(self) -> int:
         """Bytes of a message of small files."""
@@ -270,8 +276,9 @@ class Sender:
                 if isinstance(found, str):
                     self._give_back(slot)
                     return found
+                theirs = await asyncio.shield(region)
                 began = monotonic()
-                await self._conn.write(view, region, slot * CHUNK)
+                await self._conn.write(view, theirs, slot * CHUNK)
                 self._pace.took(monotonic() - began)
         finally:
             self._flying -= length
