@@ -193,6 +193,8 @@ def tables() -> list[Table]:
 def targets() -> list[Target]:
     found: list[Target] = []
     for way in WAYS:
+        text = f"{way}: ring, 64 B, send-receive"
+        found.append(at_least(2.0, text, RATE, f"{way} ring 64", f"{way} channel 64"))
         text = f"{way}: ring, 64 B, 64 at a time, send-receive"
         found.append(at_least(2.0, text, RATE, f"{way} ring-many 64", f"{way} channel 64"))
         text = f"{way}: rendezvous, 16 MiB, a bare WRITE"
