@@ -178,7 +178,9 @@ class SendQueue:
         if self.room:  # else what has taken the places asks, too
             self.post([SendWR(opcode=WROpcode.RDMA_WRITE)])
 
-    def wait_for_peer(self, waiter: Waiter, timeout: float | None = None) -> list[WC]:
+    def wait_for_peer(
+        self, waiter: Waiter, timeout: float | None = None, *, spin: float | None = None
+    ) -> list[WC]:
         """Wait for completions of what the peer does, as waiter.wait(); call look() each second meanwhile.
 
         When the peer is gone, it raises QueueError, or returns the receives that were flushed.
@@ -187,7 +189,7 @@ class SendQueue:
         while True:
             soon = monotonic() + LIFE
             try:
-                return waiter.wait(timeout=left(soon if until is None else min(soon, until)))
+                return waiter.wait(timeout=left(soon if until is None else min(soon, until)), spin=spin)
             except TimeoutError:
                 if left(until) == 0:
                     raise
