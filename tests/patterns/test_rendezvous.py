@@ -124,6 +124,34 @@ def test_a_send_takes_what_was_announced_ahead_of_it(how: str, monkeypatch: pyte
         close(a, b)
 
 
+@both_ways
+def test_a_recv_writes_what_an_earlier_send_has_left(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else two ends that ask and answer would wait for each other."""
+    carry_out = Channel.carry_out
+
+    def give_up(self: Channel, wrs: Any, *args: Any, **options: Any) -> None:
+        monkeypatch.setattr(Channel, "carry_out", carry_out)
+        raise TimeoutError
+
+    def answer() -> None:
+        assert b.recv_into(buffer, WAIT) == len(buffer)
+        b.send(b"the answer", WAIT)
+
+    with ends(how) as (a, b):
+        buffer = bytearray(200_000)
+        with beside(b.recv_into, buffer, WAIT):
+            a.send(data(200_000), WAIT)
+        with beside(answer):  # it invites the next one
+            channel = cast("Channel", a._channel)
+            until(lambda: channel._look() or channel.is_waiting, "the INVITE")
+            monkeypatch.setattr(Channel, "carry_out", give_up)
+            with pytest.raises(TimeoutError, match="a copy waits"):
+                a.send(data(200_000)[::-1], WAIT)
+            assert a.recv(WAIT) == b"the answer"
+        assert buffer == data(200_000)[::-1]
+        close(a, b)
+
+
 ARRAYS: dict[str, Callable[[Any], Any]] = {
     "whole": lambda a: a,
     "columns": lambda a: a[:, 100:1500],

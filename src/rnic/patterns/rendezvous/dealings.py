@@ -73,7 +73,9 @@ class Dealings(Giving, Taking):
         yield from self._greet(until)
         try:
             while not self._inbox and self._landed is None:
-                if self._in is None:
+                if (out := self._out) is not None and out.cleared is not None:
+                    yield from self._go_on(out, until)  # an earlier call has left it, and the peer waits
+                elif self._in is None:
                     yield from self._invite(target)
                     yield from self._hear(until, self._polls())
                 else:
