@@ -95,6 +95,23 @@ static void a_question_does_not_speak_for_what_follows(void) {
     stream_close(&s);
 }
 
+/* Others wait behind a pair for an answer (rnic.behind/1), though nobody hears of its completion. */
+static void a_pair_that_others_wait_behind_is_asked_for(void) {
+    open_confirmed(.rd_atomic = 4);
+    uint64_t value = 7;
+    struct rnic_send_wr word = {.opcode = RNIC_WR_RDMA_WRITE,
+                                .send_flags = RNIC_SEND_INLINE,
+                                SGL({(uintptr_t)&value, sizeof value, 0}),
+                                REMOTE(&s.b, 64)};
+    struct rnic_send_wr piece = {.next = &word, .opcode = RNIC_WR_RDMA_WRITE, SGL(SGE(&s.a, 0, 8)), REMOTE(&s.b, 0)};
+    CHECK(sq_post_pair(&s.a.qp->sq, &piece));
+    stream_run(&s);
+    CHECK_EQ(*(uint64_t *)(s.b.mem + 64), value);
+    CHECK_EQ(reads_in(&s.ab), 1);
+    CHECK(!sq_awaits(&s.a.qp->sq));
+    stream_close(&s);
+}
+
 /* The answer to a READ of the program's says the same, and waits for no other. */
 static void a_read_behind_it_is_question_enough(void) {
     open_confirmed(.rd_atomic = 1);
@@ -701,6 +718,7 @@ int main(void) {
     RUN(not_before_the_peer_has_it);
     RUN(one_question_speaks_for_all_before_it);
     RUN(a_question_does_not_speak_for_what_follows);
+    RUN(a_pair_that_others_wait_behind_is_asked_for);
     RUN(a_read_behind_it_is_question_enough);
     RUN(among_reads_and_atomics);
     RUN(a_question_holds_nothing_up);

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from contextlib import suppress
 
 import pytest
@@ -26,6 +27,7 @@ from rnic.files.records import (
     Record,
     Stored,
     decode,
+    digest,
     encode,
     pack_paths,
     unpack_paths,
@@ -56,6 +58,19 @@ def test_the_files_of_a_pack() -> None:
         Small(9, 0, 0, 0, b"a/", b""),
     ]
     assert [one.content for one in unpack(found._replace(contents=b"abd"))] == [None, None, None]
+
+
+@pytest.mark.parametrize("folder", [b"x", b"x" * 65535])
+def test_a_pack_takes_no_more_memory_than_its_bytes_may(folder: bytes) -> None:
+    table = bytes(16) + b"\1\0"
+    many = Pack(0, 20_000, digest(b""), folder, table * 20_000 + bytes(20_000), b"")
+    tracemalloc.start()
+    try:
+        with pytest.raises(CopyError, match="a Pack of 20000 files"):
+            unpack(many)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @given(st.integers(0, 5), st.binary(max_size=100), st.binary(max_size=10))

@@ -96,6 +96,62 @@ def test_two_ends_that_send_first_do_not_wait_for_each_other(how: str) -> None:
         assert a.statistics().backlog == 0
 
 
+@both_ways
+def test_a_send_takes_what_was_announced_ahead_of_it(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """READs and WRITEs have the time of the call, not that in which an invitation may come."""
+    times: list[float] = []
+    carry_out = Channel.carry_out
+
+    def carry_out_and_note(self: Channel, wrs: Any, timeout: float, **options: Any) -> None:
+        times.append(timeout)
+        carry_out(self, wrs, timeout, **options)
+
+    def talk() -> None:
+        b.send(data(3_000_000), WAIT)
+        assert b.recv(WAIT) == data(200_000)
+
+    with ends(how) as (a, b):
+        for sender, receiver in (a, b), (b, a):  # they know of each other
+            with beside(sender.send, b"", WAIT):
+                assert receiver.recv(WAIT) == b""
+        channel = cast("Channel", a._channel)
+        monkeypatch.setattr(Channel, "carry_out", carry_out_and_note)
+        with beside(talk):
+            until(lambda: channel._look() or channel.is_waiting, "the OFFER, or the ASK")
+            a.send(data(200_000), WAIT)
+        assert a.recv(WAIT) == data(3_000_000)
+        assert min(times) > WAIT / 2
+        close(a, b)
+
+
+@both_ways
+def test_a_recv_writes_what_an_earlier_send_has_left(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else two ends that ask and answer would wait for each other."""
+    carry_out = Channel.carry_out
+
+    def give_up(*_: object, **__: object) -> None:
+        monkeypatch.setattr(Channel, "carry_out", carry_out)
+        raise TimeoutError
+
+    def answer() -> None:
+        assert b.recv_into(buffer, WAIT) == len(buffer)
+        b.send(b"the answer", WAIT)
+
+    with ends(how) as (a, b):
+        buffer = bytearray(200_000)
+        with beside(b.recv_into, buffer, WAIT):
+            a.send(data(200_000), WAIT)
+        with beside(answer):  # it invites the next one
+            channel = cast("Channel", a._channel)
+            until(lambda: channel._look() or channel.is_waiting, "the INVITE")
+            monkeypatch.setattr(Channel, "carry_out", give_up)
+            with pytest.raises(TimeoutError, match="a copy waits"):
+                a.send(data(200_000)[::-1], WAIT)
+            assert a.recv(WAIT) == b"the answer"
+        assert buffer == data(200_000)[::-1]
+        close(a, b)
+
+
 ARRAYS: dict[str, Callable[[Any], Any]] = {
     "whole": lambda a: a,
     "columns": lambda a: a[:, 100:1500],

@@ -32,12 +32,12 @@ void quiet_follow(struct qp *qp, const struct send_wqe *wqe) {
         quiet->asked = quiet->heard = quiet->all = behind; /* so that none is ever half a lap behind */
     } else if (quiet_is_on(qp)) {
         quiet->all = behind;
-        if (qp->sq_sig_all || wqe->flags & RNIC_SEND_SIGNALED)
+        if (qp->sq_sig_all || wqe->asks || wqe->flags & RNIC_SEND_SIGNALED)
             quiet->heard = behind;
     }
 }
 
-/* For those whose completions somebody hears; before the end of the stream, and ahead of one that has failed, for all. */
+/* For those whose completions somebody hears, or behind which others wait; before the end of the stream, and ahead of one that has failed, for all. */
 bool quiet_may_go(const struct qp *qp) {
     const struct sender *snd = &iwarp_of(qp)->snd;
     const struct quiet_read *quiet = &snd->quiet;

@@ -2,7 +2,8 @@
 """Whole files of one directory, in one Pack: what its table says.
 
 For each file 18 bytes, u32 mode, i64 mtime (ns), u32 size, u16 length of the name; then all names, one behind
-the other. The contents lie behind the table in the same order. The files have the numbers from the Pack's on.
+the other. The contents lie behind the table in the same order. The files have the numbers from the Pack's on,
+and are 256 at most.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from struct import Struct
 from typing import NamedTuple
 
 from rnic._disk import Found
-from rnic.files.records import Pack, digest
+from rnic.files.records import PATH_MOST, Pack, digest
 from rnic.files.state import CopyError
 
-__all__ = ["Small", "pack", "unpack"]
+__all__ = ["MOST", "Small", "pack", "unpack"]
 
+MOST = 256
+"""Files of a Pack."""
 _FILE = Struct("<IqIH")
 
 
@@ -45,6 +48,10 @@ def unpack(packed: Pack) -> list[Small]:
     """The files. CopyError where table and contents do not fit each other."""
     number, entries, wanted, folder, table, contents = packed
     at, start, out = entries * _FILE.size, 0, []
+    if entries > MOST or len(folder) > PATH_MOST:  # each path is made of it: a short table would become much
+        raise CopyError(
+            f"the peer sent a Pack of {entries} files, in a folder with a path of {len(folder)} bytes"
+        )
     if at > len(table):
         raise CopyError(f"the peer sent a Pack of {entries} files with a table of {len(table)} bytes")
     good, above = digest(contents) == wanted, folder + b"/" if folder else b""

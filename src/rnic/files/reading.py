@@ -24,7 +24,7 @@ from rnic.files.tree import Parts, Tree
 __all__ = ["CHANGED", "Batch", "Large", "Source", "count", "extents", "pack", "prefix", "read_chunk"]
 
 PACK = 1 << 20  # bytes of contents in one message, from which on it is full, at most
-PACK_FILES = 1024
+_ENTRIES = 1024  # likewise
 _ROOM = records.MESSAGE_MOST - 16 * 1024
 _HEAD = 64  # at least what a record has beside its fields of bytes
 _TRIES = 3  # of a small file that changes while it is read
@@ -151,7 +151,7 @@ def pack(
             batch.records.append(one.record)
             batch.entries.update(one.entries)
             size += more
-            if size >= room() or len(batch.records) + len(batch.entries) >= PACK_FILES:
+            if size >= room() or len(batch.records) + len(batch.entries) >= _ENTRIES:
                 yield batch
                 batch, size = Batch([], {}), 0
         source.tree.rest()
@@ -196,7 +196,7 @@ def _joins(found: _Found | Complaint, others: list[_Found]) -> bool:
     return (
         isinstance(found, _Found)
         and found.status is None
-        and len(others) < PACK_FILES
+        and len(others) < packs.MOST
         and found.parts[:-1] == others[0].parts[:-1]
     )
 

@@ -55,6 +55,7 @@ MOST_TASKS = 8 * SLOTS
 AHEAD = 3
 """Messages that wait until the names of those before are made."""
 _AT_A_TIME = 64
+_MOST_NAMED = 1024  # of a message: paths of Packs take more memory than their bytes
 
 
 class Receiver:
@@ -117,6 +118,9 @@ class Receiver:
             for record in await self._talk.hear():
                 if isinstance(record, Pack):
                     named += self._unpack(record)
+                    if len(named) > _MOST_NAMED:
+                        await self._enter(named)
+                        named = []
                     continue
                 if isinstance(record, (Folder, Would, Open)):
                     self._check(record)

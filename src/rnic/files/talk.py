@@ -46,6 +46,8 @@ class Talk:
         self._quiet, self._stall = quiet, stall
         self._moved = monotonic()
         self._rest: Iterator[Record] = iter(())
+        self._limits: set[asyncio.Timeout] = set()
+        """Of what waits for the peer: it has so long again, whenever it says something."""
 
     async def send(self, *what: Record) -> None:
         """Send a message."""
@@ -62,6 +64,8 @@ class Talk:
             message = await self._soon(self.conn.recv())
         except EOFError:
             raise CopyError("the peer ended the copy before it was complete") from None
+        for limit in self._limits:
+            limit.reschedule(asyncio.get_running_loop().time() + self._quiet)
         found: list[Record] = [one for one in decode(message) if not isinstance(one, Alive)]
         if found:
             self._moved = monotonic()
@@ -85,8 +89,12 @@ class Talk:
 
     async def _soon(self, what: Awaitable[T]) -> T:
         try:
-            async with asyncio.timeout(self._quiet):
-                return await what
+            async with asyncio.timeout(self._quiet) as limit:
+                self._limits.add(limit)
+                try:
+                    return await what
+                finally:
+                    self._limits.discard(limit)
         except TimeoutError:
             raise CopyError(f"the peer has said nothing for {self._quiet:g} s") from None
 

@@ -130,6 +130,8 @@ class Base:
                 place.release()
         self._out = self._in = self._room = None
 
-    def _hear(self, until: float | None, spin: float | None = None) -> Steps[None]:
-        """Wait for the peer's next word, and act on it."""
+    def _hear(
+        self, until: float | None, spin: float | None = None, *, soon: float | None = None
+    ) -> Steps[None]:
+        """Wait for the peer's next word, until `soon` if given; and act on it, which may take longer."""
         raise NotImplementedError

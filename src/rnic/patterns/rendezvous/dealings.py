@@ -73,7 +73,9 @@ class Dealings(Giving, Taking):
         yield from self._greet(until)
         try:
             while not self._inbox and self._landed is None:
-                if self._in is None:
+                if (out := self._out) is not None and out.cleared is not None:
+                    yield from self._go_on(out, until)  # an earlier call has left it, and the peer waits
+                elif self._in is None:
                     yield from self._invite(target)
                     yield from self._hear(until, self._polls())
                 else:
@@ -102,14 +104,16 @@ class Dealings(Giving, Taking):
         while self._longest is None:
             yield from self._hear(until)
 
-    def _hear(self, until: float | None, spin: float | None = None) -> Steps[None]:
-        """Wait for the peer's next word, and act on it."""
+    def _hear(
+        self, until: float | None, spin: float | None = None, *, soon: float | None = None
+    ) -> Steps[None]:
+        """Wait for the peer's next word, until `soon` if given; and act on it, which may take longer."""
         if self._backlog > self.max_backlog:
             raise BufferError(
                 f"messages of {self._backlog} bytes wait here, and max_backlog is {self.max_backlog}: "
                 "take them by recv()"
             )
-        word = words.parse((yield Hear(until, spin)))
+        word = words.parse((yield Hear(until if soon is None else soon, spin)))
         if (self._longest is None) != (word.kind is Kind.HELLO):
             raise LiarError(f"the peer sent {word.kind.name}: its first word is HELLO, and no other one")
         if (answer := _HEARD[word.kind](self, word)) is not None:

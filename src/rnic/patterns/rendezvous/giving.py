@@ -92,13 +92,14 @@ class Giving(Base):
     def _wait_for_invitation(self, until: float | None) -> Steps[None]:
         """Hear what is here; and if the peer invites in time, a little longer."""
         soon = monotonic() + (self._patience if self._hopes else 0)
+        soon = soon if until is None else min(soon, until)
         for _ in range(_WORDS):
             if self._backlog > self.max_backlog:
                 return
             if self._invited is not None and not (yield More()):  # it may be withdrawn already
                 return
             try:
-                yield from self._hear(soon if until is None else min(soon, until), self._patience)
+                yield from self._hear(until, self._patience, soon=soon)
             except TimeoutError:
                 self._hopes = False
                 return

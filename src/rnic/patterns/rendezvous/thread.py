@@ -93,10 +93,10 @@ class Rendezvous(Ends):
         shorter than 1 KiB. Messages of the peer that come meanwhile wait for recv().
 
         After an exception the buffer is free, too. After TimeoutError a long message is not taken back: a
-        copy goes when the peer asks for it (if this end WRITEs it: in a later call of this end), and the
-        next send() waits for that first. BufferError says that more messages of the peer wait here than
-        max_backlog: call recv(). Raises rnic.MessageTooLongError for one that the peer does not take,
-        ValueError for what is no memory in one order.
+        copy goes when the peer asks for it (if this end WRITEs it, as it does where the peer has told ahead:
+        in a later call of this end), and the next send() waits for that first. BufferError says that more
+        messages of the peer wait here than max_backlog: call recv(). Raises rnic.MessageTooLongError for one
+        that the peer does not take, ValueError for what is no memory in one order.
         """
         self._do(self._dealings.send(Layout(message, "send()", False), after(timeout)))
 
