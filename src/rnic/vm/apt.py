@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Debian's packages without root: lists and downloads are in the cache, and nothing is installed."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+from rnic.vm.host import CommandError, sh
+
+FRESH = 86400  # seconds that lists of packages are not fetched again
+
+
+def download(top: Path, packages: list[str], where: Path) -> list[Path]:
+    """The packages' files, in an empty folder."""
+    before = set(where.glob("*.deb"))
+    _update(top)
+    try:
+        sh("apt-get", *_options(top), "download", *packages, cwd=where)
+    except CommandError as error:
+        raise CommandError(
+            f"{error}\n(Debian may have newer ones: remove {top}, and all is fetched again)"
+        ) from None
+    return sorted(set(where.glob("*.deb")) - before)
+
+
+def depends(top: Path, package: str, pattern: str) -> list[str]:
+    """The packages that one depends on and whose names match."""
+    _update(top)
+    shown = sh("apt-cache", *_options(top), "depends", package)
+    found = re.findall(rf"^ *Depends: ({pattern})$", shown, re.M)
+    if not found:
+        raise CommandError(f"{package} depends on no {pattern}:\n{shown}")
+    return found
+
+
+def _update(top: Path) -> None:
+    lists, stamp = top / "apt/lists", top / "apt/updated"
+    if stamp.exists() and time.time() - stamp.stat().st_mtime < FRESH:
+        return
+    for folder in (lists / "partial", top / "apt/archives/partial"):
+        folder.mkdir(parents=True, exist_ok=True)
+    sh("apt-get", *_options(top), "update")
+    stamp.touch()
+
+
+def _options(top: Path) -> list[str]:
+    settings = {
+        "Dir::State::lists": top / "apt/lists",
+        "Dir::Cache": top / "apt",
+        "Dir::Cache::archives": top / "apt/archives",
+        "APT::Sandbox::User": "",  # who downloads is this user
+    }
+    return [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A command that runs in a machine, as its client sees it."""
+
+from __future__ import annotations
+
+import base64
+import re
+import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from rnic.vm.client import Client
+    from rnic.vm.lines import Message
+
+CHUNK, WINDOW = 1 << 16, 1 << 20  # bytes of a message, and of input that may be under way
+
+
+class Result(NamedTuple):
+    """How a command has ended."""
+
+    rc: int  # exit status; negative: the signal that ended it
+    out: str  # stdout and stderr
+
+
+class MachineError(RuntimeError):
+    """A command failed in the machine, or the machine died; the text shows what was printed."""
+
+
+class Job:
+    """A command that runs in the machine."""
+
+    def __init__(
+        self, client: Client, number: int, command: str, output: Callable[[bytes], None] | None = None
+    ) -> None:
+        self.command = command
+        self.rc: int | None = None
+        self.number = number
+        self._client, self._news = client, client.news
+        self._output = output
+        self._printed = bytearray()
+        self._under_way = 0  # bytes of input that the command has not taken yet
+
+    @property
+    def out(self) -> str:
+        """What it has printed until now, stdout and stderr; nothing, if somebody else takes that."""
+        return self._printed.decode(errors="replace")
+
+    def wait(self, timeout: float | None = 60) -> Result:
+        """The command's end.  One that takes longer than timeout seconds is killed and is an error."""
+        if not self._wait_for(lambda: self.rc is not None, timeout):
+            self.kill()
+            self._wait_for(lambda: self.rc is not None, 10)
+            raise MachineError(
+                f"not finished after {timeout} s: {self.command}\n{self.out}{self._client.trouble()}"
+            )
+        assert self.rc is not None
+        return Result(self.rc, self.out)
+
+    def expect(self, pattern: str, timeout: float = 20) -> re.Match[str]:
+        """The first match of pattern in the output, as soon as it is there."""
+        if not self._wait_for(lambda: self.rc is not None or bool(re.search(pattern, self.out)), timeout):
+            raise MachineError(
+                f"no {pattern!r} after {timeout} s from: {self.command}\n{self.out}{self._client.trouble()}"
+            )
+        found = re.search(pattern, self.out)
+        if not found:
+            raise MachineError(f"no {pattern!r} from: {self.command}: exit {self.rc}\n{self.out}")
+        return found
+
+    def write(self, data: bytes, timeout: float | None = 60) -> None:
+        """Give it input, if it was started with that; wait while it reads slowly."""
+        for at in range(0, len(data), CHUNK):
+            chunk = data[at : at + CHUNK]
+            if not self._wait_for(lambda: self._under_way < WINDOW or self.rc is not None, timeout):
+                raise MachineError(f"reads no input for {timeout} s: {self.command}")
+            if self.rc is not None:
+                return
+            with self._news:
+                self._under_way += len(chunk)
+            self._client.send({"job": self.number, "in": base64.b64encode(chunk).decode()})
+
+    def close_input(self) -> None:
+        """Its input has ended."""
+        self._client.send({"job": self.number, "in": ""})
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Its terminal has another size."""
+        self._client.send({"job": self.number, "size": [rows, columns]})
+
+    def kill(self, sig: int = signal.SIGKILL) -> None:
+        """Signal the command and all that it started."""
+        self._client.send({"job": self.number, "signal": int(sig)})
+
+    def hear(self, message: Message) -> None:
+        """What the agent says of it; called by the client's reader, with `news` held."""
+        if "out" in message:
+            data = base64.b64decode(message["out"])
+            if self._output:
+                self._output(data)
+            else:
+                self._printed += data
+            self._client.send({"job": self.number, "ack": len(data)})
+        self._under_way -= message.get("took", 0)
+        self.rc = message.get("rc")
+
+    def _wait_for(self, condition: Callable[[], bool], timeout: float | None) -> bool:
+        with self._news:
+            ended = self._news.wait_for(lambda: condition() or self._client.dead, timeout)
+        if self._client.dead and not condition():
+            raise MachineError(f"the machine died during: {self.command}\n{self._client.last_words()}")
+        return ended
