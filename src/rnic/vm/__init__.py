@@ -18,7 +18,7 @@ images        what it boots from; kernel, siw, apt, cpio: how that is made
 host          what this computer must have
 """
 
-from rnic.vm.job import Job, MachineError, Result
+from rnic.vm.job import HungError, Job, MachineError, NoMachineError, Result
 from rnic.vm.machine import Machine, running
 
-__all__ = ["Job", "Machine", "MachineError", "Result", "running"]
+__all__ = ["HungError", "Job", "Machine", "MachineError", "NoMachineError", "Result", "running"]

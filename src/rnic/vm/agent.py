@@ -4,14 +4,16 @@
 One JSON object a line, over a virtio port. Bytes are base64. From the host:
 
     {"ping": n}                                     answered by {"pong": n}
-    {"job": n, "run": script, "cwd": folder, "env": {...}, "tty": [rows, columns] or null, "input": bool}
+    {"job": n, "run": script, ...}                  and if wanted "cwd": [folders], "env": {...},
+                                                    "input": true, "split": true (stderr apart),
+                                                    "tty": [rows, columns]
     {"job": n, "in": bytes}                         for its input; "" is the end
     {"job": n, "ack": count}                        so many bytes of its output have been taken
     {"job": n, "signal": number}
     {"job": n, "size": [rows, columns]}             of its terminal
 
-To the host: {"up": true} at the start, {"job": n, "out": bytes}, {"job": n, "took": count} of its input, and
-at the end {"job": n, "rc": status}, which is negative for a signal.
+To the host: {"up": true} at the start, {"job": n, "out": bytes} and "err", {"job": n, "took": count} of its
+input, and at the end {"job": n, "rc": status}, which is negative for a signal.
 """
 
 import base64
@@ -30,43 +32,49 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 CHUNK = 65536  # bytes of a message
-WINDOW = 1 << 20  # bytes of output that may be under way: a host that is slow keeps its own job waiting alone
+WINDOW = 1 << 20  # bytes of a job's output under way: whoever reads slowly keeps that job waiting alone
 
 
 class Job:
-    """A command that runs; its output and its input have a thread each."""
+    """A command that runs; each of its pipes has a thread."""
 
     def __init__(self, agent: "Agent", number: int, request: dict[str, Any]) -> None:
         self._agent, self._number = agent, number
         self._untaken, self._taken = 0, threading.Condition()
         self._input: queue.Queue[bytes] = queue.Queue()
+        self._in, self._outputs = (
+            -1,
+            {"out": -1},
+        )  # its ends of pipes, or of a terminal; each thread closes its own
         if request.get("tty"):
             self._start_on_terminal(request)
         else:
             self._start_on_pipes(request)
-        threading.Thread(target=self._move_output, daemon=True).start()
+        if self._in >= 0:
+            threading.Thread(target=self._move_input, daemon=True).start()
+        threading.Thread(target=self._see_to_the_end, daemon=True).start()
 
     def _start_on_pipes(self, request: dict[str, Any]) -> None:
-        self.process = _start(
-            request, subprocess.PIPE if request.get("input") else subprocess.DEVNULL, subprocess.PIPE
-        )
-        assert self.process.stdout is not None
-        self._out = os.dup(self.process.stdout.fileno())  # each thread closes its own
-        self.process.stdout.close()
-        if self.process.stdin is not None:
-            self._in = os.dup(self.process.stdin.fileno())
-            self.process.stdin.close()
-            threading.Thread(target=self._move_input, daemon=True).start()
+        stdin = subprocess.PIPE if request.get("input") else subprocess.DEVNULL
+        stderr = subprocess.PIPE if request.get("split") else subprocess.STDOUT
+        self.process = _start(request, stdin, subprocess.PIPE, stderr)
+        self._outputs = {"out": _take(self.process.stdout)}
+        if self.process.stderr:
+            self._outputs["err"] = _take(self.process.stderr)
+        if self.process.stdin:
+            self._in = _take(self.process.stdin)
 
     def _start_on_terminal(self, request: dict[str, Any]) -> None:
-        self._in, theirs = pty.openpty()
-        self._out = os.dup(self._in)
-        self.resize(request["tty"])
+        ours, theirs = pty.openpty()
         try:
-            self.process = _start(request, theirs, theirs, lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+            fcntl.ioctl(ours, termios.TIOCSWINSZ, _size(request["tty"]))
+            self.process = _start(request, theirs, theirs, theirs, _have_terminal)
+        except OSError:
+            os.close(ours)
+            raise
         finally:
             os.close(theirs)
-        threading.Thread(target=self._move_input, daemon=True).start()
+        self._in, self._outputs = ours, {"out": os.dup(ours)}
 
     def tell(self, message: dict[str, Any]) -> None:
         """Something that the host wants of it."""
@@ -77,26 +85,29 @@ class Job:
                 self._untaken -= message["ack"]
                 self._taken.notify()
         elif "size" in message:
-            self.resize(message["size"])
+            with contextlib.suppress(OSError):  # it has just ended
+                fcntl.ioctl(self._in, termios.TIOCSWINSZ, _size(message["size"]))
         elif "signal" in message:
             with contextlib.suppress(ProcessLookupError):  # it has just ended
                 os.killpg(self.process.pid, message["signal"])
 
-    def resize(self, size: list[int]) -> None:
-        """Its terminal has another size, in rows and columns."""
-        with contextlib.suppress(OSError):  # it has just ended
-            fcntl.ioctl(self._in, termios.TIOCSWINSZ, struct.pack("4H", *size, 0, 0))
-
-    def _move_output(self) -> None:
-        with contextlib.suppress(OSError):  # EIO: nobody has the terminal any more
-            while out := os.read(self._out, CHUNK):
-                with self._taken:
-                    self._taken.wait_for(lambda: self._untaken < WINDOW)
-                    self._untaken += len(out)
-                self._agent.send(job=self._number, out=base64.b64encode(out).decode())
-        os.close(self._out)
+    def _see_to_the_end(self) -> None:
+        movers = [threading.Thread(target=self._move_output, args=one) for one in self._outputs.items()]
+        for mover in movers:
+            mover.start()
+        for mover in movers:
+            mover.join()
         self._input.put(b"")
         self._agent.end(self._number, self.process.wait())
+
+    def _move_output(self, kind: str, fd: int) -> None:
+        with contextlib.suppress(OSError):  # EIO: nobody has the terminal any more
+            while data := os.read(fd, CHUNK):
+                with self._taken:
+                    self._taken.wait_for(lambda: self._untaken < WINDOW)
+                    self._untaken += len(data)
+                self._agent.send(job=self._number, **{kind: base64.b64encode(data).decode()})
+        os.close(fd)
 
     def _move_input(self) -> None:
         while data := self._input.get():
@@ -106,18 +117,33 @@ class Job:
         os.close(self._in)
 
 
-def _start(request: dict[str, Any], stdin: int, out: int, prepare: Any = None) -> subprocess.Popen[bytes]:
+def _start(
+    request: dict[str, Any], stdin: int, stdout: int, stderr: int, prepare: Any = None
+) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         ["/bin/sh", "-c", request["run"]],
         bufsize=0,
         stdin=stdin,
-        stdout=out,
-        stderr=subprocess.STDOUT if out == subprocess.PIPE else out,
+        stdout=stdout,
+        stderr=stderr,
         start_new_session=True,
         preexec_fn=prepare,
-        cwd=request.get("cwd"),
+        cwd=next(filter(os.path.isdir, request.get("cwd", ())), None),
         env=os.environ | request.get("env", {}),
     )
+
+
+def _have_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def _size(size: list[int]) -> bytes:
+    return struct.pack("4H", *size, 0, 0)
+
+
+def _take(pipe: Any) -> int:
+    with pipe:
+        return os.dup(pipe.fileno())
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rnic.vm import console
-from rnic.vm.job import Job, MachineError
+from rnic.vm.job import Hooks, HungError, Job, NoMachineError
 from rnic.vm.lines import Message, decode, encode
 from rnic.vm.paths import Folder
 
@@ -49,9 +49,9 @@ class Client:
             self.news.wait_for(lambda: condition() or self.dead, timeout)
             return condition()
 
-    def start(self, command: str, output: Callable[[bytes], None] | None = None, **options: Any) -> Job:
-        """Options: cwd, env, tty, input of agent.py."""
-        job = Job(self, next(self._numbers), command, output)
+    def start(self, command: str, hooks: Hooks, **options: Any) -> Job:
+        """Options: those of "run" in agent.py."""
+        job = Job(self, next(self._numbers), command, hooks)
         with self.news:
             self._jobs[job.number] = job
         self.send({"job": job.number, "run": command, **options})
@@ -63,8 +63,8 @@ class Client:
             self._socket.sendall(encode(message))
 
     def last_words(self) -> str:
-        """Why the machine died, and the last lines of its console."""
-        return f"{self.why}\n{self._last_words}" if self._last_words else self.why
+        """The last lines of the console of a machine that died."""
+        return f"\n{self._last_words}" if self._last_words else ""
 
     def console(self) -> str:
         """The last lines that the machine's kernel and QEMU printed."""
@@ -87,7 +87,7 @@ class Client:
         with suppress(OSError), self._socket.makefile("rb") as lines:
             for line in lines:
                 self._hear(decode(line))
-        self._set_state("gone" if self.state != "dead" else "dead", self.why or "its keeper has gone")
+        self._set_state("gone", self.why if self.state == "dead" else "its keeper has gone")
 
     def _hear(self, message: Message) -> None:
         if "failed" in message:
@@ -105,7 +105,7 @@ class Client:
 
     def _set_state(self, state: str, why: str) -> None:
         with self.news:
-            if state in ("dead", "silent", "gone"):
+            if state in ("dead", "silent", "gone"):  # there may soon be no file any more
                 self._last_words = self.console()
             self.state, self.why = state, why
             self.news.notify_all()
@@ -120,12 +120,12 @@ def connect(folder: Folder) -> Client:
             sock.connect(address)
     except OSError as error:
         sock.close()
-        raise MachineError(f"no machine named {folder.name} runs ({error.strerror})") from None
+        raise NoMachineError(f"no machine named {folder.name} runs ({error.strerror})") from None
     client = Client(sock, folder.name)
     if not client.wait_for(lambda: bool(client.facts), ANSWER):
         pid = keeper_of(sock)
         client.close()
-        raise MachineError(f"the keeper of {folder.name}, process {pid}, does not answer")
+        raise HungError(f"the keeper of {folder.name}, process {pid}, does not answer", pid)
     return client
 
 

@@ -23,22 +23,40 @@ class Result(NamedTuple):
     out: str  # stdout and stderr
 
 
+class Hooks(NamedTuple):
+    """Who takes what a command prints, in a thread; else it is kept, and stderr is stdout."""
+
+    output: Callable[[bytes], object] | None = None
+    errors: Callable[[bytes], object] | None = None
+
+
 class MachineError(RuntimeError):
     """A command failed in the machine, or the machine died; the text shows what was printed."""
+
+
+class NoMachineError(MachineError):
+    """None of that name runs."""
+
+
+class HungError(MachineError):
+    """A machine's keeper, process `pid`, does not answer."""
+
+    def __init__(self, text: str, pid: int) -> None:
+        super().__init__(text)
+        self.pid = pid
 
 
 class Job:
     """A command that runs in the machine."""
 
-    def __init__(
-        self, client: Client, number: int, command: str, output: Callable[[bytes], None] | None = None
-    ) -> None:
+    def __init__(self, client: Client, number: int, command: str, hooks: Hooks) -> None:
         self.command = command
         self.rc: int | None = None
         self.number = number
         self._client, self._news = client, client.news
-        self._output = output
         self._printed = bytearray()
+        keep = self._printed.extend
+        self._takers = {"out": hooks.output or keep, "err": hooks.errors or keep}
         self._under_way = 0  # bytes of input that the command has not taken yet
 
     @property
@@ -94,13 +112,11 @@ class Job:
 
     def hear(self, message: Message) -> None:
         """What the agent says of it; called by the client's reader, with `news` held."""
-        if "out" in message:
-            data = base64.b64decode(message["out"])
-            if self._output:
-                self._output(data)
-            else:
-                self._printed += data
-            self._client.send({"job": self.number, "ack": len(data)})
+        for kind, take in self._takers.items():
+            if kind in message:
+                data = base64.b64decode(message[kind])
+                take(data)
+                self._client.send({"job": self.number, "ack": len(data)})
         self._under_way -= message.get("took", 0)
         self.rc = message.get("rc")
 
@@ -108,5 +124,6 @@ class Job:
         with self._news:
             ended = self._news.wait_for(lambda: condition() or self._client.dead, timeout)
         if self._client.dead and not condition():
-            raise MachineError(f"the machine died during: {self.command}\n{self._client.last_words()}")
+            died = f"the machine died ({self._client.why}) during: {self.command}"
+            raise MachineError(f"{died}\n{self.out}{self._client.last_words()}")
         return ended

@@ -75,6 +75,7 @@ class Keeper:
             "mtu": plan.mtu,
             "cpus": plan.cpus,
             "keeper": os.getpid(),
+            "warden": os.getppid(),
             "console": str(folder.console),
             "devices": [],
         }
@@ -261,12 +262,17 @@ class Keeper:
             self._to_agent(message | {"job": client.jobs[number]})
 
     def close(self) -> None:
-        """End the machine."""
+        """End the machine. Nobody new comes meanwhile; clients are told when all is gone."""
+        self.server.close()
+        self.folder.socket.unlink(missing_ok=True)
         if self.qemu:
-            self.qemu.end(POWER_OFF)
+            self.qemu.end(POWER_OFF if self.state == "up" else 0)
+        if self.tap:
+            self.tap.close()
+        if self.state != "dead":
+            self._set_state("dead", "it was ended")
         for client in self.clients:
             client.lines.close()
-        self.server.close()
 
 
 def _listen(folder: Folder) -> socket.socket:
@@ -294,12 +300,11 @@ def _serve(plan: Plan, owner: socket.socket, folder: Folder) -> None:
 
 
 def _claim(folder: Folder) -> int | None:
-    """Somebody who looks whether the folder is in use has the lock for a moment."""
-    for _ in range(20):
-        if (lock := folder.claim()) is not None:
-            return lock
+    """The lock. One that is ending gives it back, and so does somebody who looks whether it is in use."""
+    limit = time.monotonic() + POWER_OFF + 1
+    while (lock := folder.claim()) is None and time.monotonic() < limit:
         time.sleep(0.05)
-    return None
+    return lock
 
 
 def main(plan: Plan, owner: socket.socket) -> None:

@@ -16,17 +16,19 @@ import contextlib
 import ipaddress
 import itertools
 import os
+import select
 import shlex
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rnic.vm import accelerators, host, images
+from rnic.vm import accelerators, copy, host, images
 from rnic.vm.client import Client, connect
-from rnic.vm.job import Job, MachineError, Result
+from rnic.vm.job import Hooks, HungError, Job, MachineError, Result
 from rnic.vm.paths import NAMES, Folder, folders
 from rnic.vm.qemu import Plan
 
@@ -112,7 +114,9 @@ class Machine:
     def _boot(self, patience: float) -> None:
         if self._client.wait_for(lambda: self.state == "setup", patience + 10):
             return
-        raise MachineError(self._client.failure or f"the machine has not booted: {self._client.last_words()}")
+        raise MachineError(
+            self._client.failure or f"the machine has not booted: {self.why}{self._client.last_words()}"
+        )
 
     def _set_up(self, kinds: tuple[str, ...], mtu: int, siw: Path | None) -> None:
         devices = [f"{kind}0" for kind in kinds]
@@ -199,16 +203,25 @@ class Machine:
 
     # ------------------------------------------------------------ commands
 
-    def spawn(self, command: str, output: Callable[[bytes], None] | None = None, **options: Any) -> Job:
+    def spawn(
+        self,
+        command: str,
+        output: Callable[[bytes], object] | None = None,
+        errors: Callable[[bytes], object] | None = None,
+        **options: Any,
+    ) -> Job:
         """Start a shell command in the machine.
 
         output  is called with what it prints, in a thread; else that is kept
-        cwd     its folder
+        errors  is called with its stderr, which else is its stdout
+        cwd     folders: it starts in the first that is there
         env     more variables
         input   True: Job.write() and Job.close_input() give it input
-        tty     (rows, columns): it has a terminal
+        tty     [rows, columns]: it has a terminal
         """
-        return self._client.start(command, output, **options)
+        if errors:
+            options["split"] = True
+        return self._client.start(command, Hooks(output, errors), **options)
 
     def run(self, command: str, timeout: float | None = 60, **options: Any) -> Result:
         """Run a shell command in the machine."""
@@ -228,6 +241,14 @@ class Machine:
         gids = f"/sys/class/infiniband/{device or self.device}/ports/1/gids"
         found = self.check(f"cd {gids}; for i in $(seq 0 15); do cat $i; done").split()
         return [ipaddress.ip_address(gid) for gid in found].index(want)
+
+    def put(self, path: Path, folder: str = "/run") -> str:
+        """Copy a file or folder into the machine, to /run or /dev/shm; its path there."""
+        return copy.put(self, path, folder)
+
+    def get(self, path: str, folder: Path) -> Path:
+        """Copy a file or folder out of the machine; its path here."""
+        return copy.get(self, path, folder)
 
     # ------------------------------------------------------------ its life
 
@@ -265,7 +286,7 @@ class Machine:
     def wait_ready(self, timeout: float = PATIENCE) -> None:
         """Until it is up, if somebody else starts it."""
         if not self._client.wait_for(lambda: self.state in ("up", "silent"), timeout):
-            raise MachineError(f"{self.name} is not up ({self.state}): {self._client.last_words()}")
+            raise MachineError(f"{self.name} is not up ({self.state}) {self.why}{self._client.last_words()}")
 
     def detach(self) -> None:
         """Let it outlive this process."""
@@ -274,9 +295,18 @@ class Machine:
 
     def end(self) -> None:
         """End the machine."""
-        self._client.send({"do": "end"})
-        if not self._client.wait_for(lambda: self.state == "gone", ENDING):
-            raise MachineError(f"the keeper of {self.name}, process {self.keeper}, does not end")
+        watched = [
+            fd for name in ("keeper", "warden") if (fd := _watch(self._client.facts[name])) is not None
+        ]
+        try:
+            self._client.send({"do": "end"})
+            if not _all_end(watched, ENDING):
+                raise HungError(
+                    f"the keeper of {self.name}, process {self.keeper}, does not end", self.keeper
+                )
+        finally:
+            for fd in watched:
+                os.close(fd)
 
     def close(self) -> None:
         """End the machine, if this object has started it, or leave it."""
@@ -296,8 +326,22 @@ def running() -> list[str]:
     return [folder.name for folder in folders()]
 
 
+def _watch(pid: int) -> int | None:
+    """A descriptor that is readable when the process has ended; None if it has."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+
+
+def _all_end(watched: list[int], patience: float) -> bool:
+    limit = time.monotonic() + patience
+    return all(select.select([fd], [], [], max(0, limit - time.monotonic()))[0] for fd in watched)
+
+
 _NETWORK = """set -e
 ip link set lo up
+echo 8 >/proc/sys/kernel/printk  # all that modules print is on the console
 echo 0 >/proc/sys/net/ipv6/conf/eth0/accept_dad  # else it cannot solicit neighbours in the first second
 echo 1 >/proc/sys/net/ipv6/conf/eth0/keep_addr_on_down  # tests take the link down and up again
 ip link set eth0 mtu {mtu} up

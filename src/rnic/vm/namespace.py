@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import struct
+import time
 from pathlib import Path
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
@@ -35,11 +36,19 @@ def leave() -> None:
 
 
 def enter(pid: int) -> None:
-    """This process, of one thread, goes into the namespaces of another."""
+    """This process goes into the namespaces of another; it must have one thread."""
+    _until_alone()
     for name, kind in ("user", CLONE_NEWUSER), ("net", CLONE_NEWNET):
         with Path(f"/proc/{pid}/ns/{name}").open() as there:
             if os.fstat(there.fileno()).st_ino != Path(f"/proc/self/ns/{name}").stat().st_ino:
                 _check(_LIBC.setns(there.fileno(), kind))
+
+
+def _until_alone() -> None:
+    """A thread that was joined may still be on its way out."""
+    limit = time.monotonic() + 1
+    while len(list(Path("/proc/self/task").iterdir())) > 1 and time.monotonic() < limit:
+        time.sleep(0.001)
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:

@@ -107,6 +107,7 @@ def _command(plan: Plan, accelerator: Accelerator, tap: Tap, agent: int, monitor
         -chardev socket,id=monitor,fd={monitor} -mon chardev=monitor,mode=control
         -virtfs {share}
         -device virtio-serial-pci -chardev socket,id=agent,fd={agent} -device virtserialport,chardev=agent
-        -netdev tap,id=net,fd={tap.fd} -device virtio-net-pci,romfile=,netdev=net,mac={tap.mac}"""
+        -netdev tap,id=net,fd={tap.fd}
+        -device virtio-net-pci,romfile=,netdev=net,mac={tap.mac},speed=10000,duplex=full"""
     line = f'console=ttyS0 panic=-1 unknown_nmi_panic quiet tsc=reliable box={plan.name} agent="{AGENT}"'
     return [*words.split(), "-kernel", plan.kernel, "-initrd", plan.initrd, "-append", line]
