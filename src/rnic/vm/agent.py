@@ -29,7 +29,7 @@ import termios
 import threading
 import time
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 CHUNK = 65536  # bytes of a message
 WINDOW = 1 << 20  # bytes of a job's output under way: whoever reads slowly keeps that job waiting alone
@@ -154,15 +154,16 @@ def _write_all(fd: int, data: bytes) -> None:
 class Agent:
     """The machine's end of the port."""
 
-    def __init__(self, port: BinaryIO) -> None:
+    def __init__(self, port: int) -> None:
         self.port = port
+        self.requests = os.fdopen(os.dup(port), "rb")  # buffered; what is sent is not
         self.jobs: dict[int, Job] = {}
         self.sending = threading.Lock()
 
     def serve(self) -> None:
         """Until the host has gone."""
         self.send(up=True)
-        while line := self.port.readline():
+        while line := self.requests.readline():
             message = json.loads(line)
             if "ping" in message:
                 self.send(pong=message["ping"])
@@ -188,11 +189,10 @@ class Agent:
     def send(self, **message: Any) -> None:
         """To the host, which may be slow."""
         with self.sending:
-            _write_all(self.port.fileno(), json.dumps(message).encode() + b"\n")
+            _write_all(self.port, json.dumps(message).encode() + b"\n")
 
 
 if __name__ == "__main__":
     while not (ports := list(Path("/dev").glob("vport*p1"))):
         time.sleep(0.01)
-    with ports[0].open("r+b", buffering=0) as port:
-        Agent(port).serve()
+    Agent(os.open(ports[0], os.O_RDWR)).serve()

@@ -14,7 +14,7 @@ from typing import Any
 
 from rnic.vm import console
 from rnic.vm.job import Hooks, HungError, Job, NoMachineError
-from rnic.vm.lines import Message, decode, encode
+from rnic.vm.lines import BrokenLineError, Message, decode, encode
 from rnic.vm.paths import Folder
 
 ANSWER = 5.0  # seconds that a keeper may take to answer
@@ -84,7 +84,10 @@ class Client:
         self._socket.close()
 
     def _read(self) -> None:
-        with suppress(OSError), self._socket.makefile("rb") as lines:
+        with (
+            suppress(OSError, BrokenLineError),
+            self._socket.makefile("rb") as lines,
+        ):  # the last may be cut off
             for line in lines:
                 self._hear(decode(line))
         self._set_state("gone", self.why if self.state == "dead" else "its keeper has gone")
@@ -97,10 +100,12 @@ class Client:
                 self.facts = message["facts"]
             self._set_state(message["state"], message["why"])
         if "job" in message:
+            job = self._jobs[message["job"]]
+            if "rc" in message:
+                del self._jobs[message["job"]]
+            job.take(message)  # whoever takes the output may be slow
             with self.news:
-                self._jobs[message["job"]].hear(message)
-                if "rc" in message:
-                    del self._jobs[message["job"]]
+                job.note(message)
                 self.news.notify_all()
 
     def _set_state(self, state: str, why: str) -> None:

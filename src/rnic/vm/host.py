@@ -27,7 +27,11 @@ TOOLS = {
     "rping": "rdmacm-utils",
     "ib_write_bw": "perftest",
 }
-PATH = ":".join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])  # a user's has no sbin
+
+
+def search_path() -> str:
+    """Where programs are; a user's PATH has no sbin."""
+    return ":".join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 
 
 class CommandError(RuntimeError):
@@ -37,7 +41,7 @@ class CommandError(RuntimeError):
 def sh(*cmd: object, cwd: object = None) -> str:
     """Run a command; its output (stdout and stderr) is the result, its failure a CommandError."""
     words = [str(c) for c in cmd]
-    env = dict(os.environ, LC_ALL="C", DEBIAN_FRONTEND="noninteractive", PATH=PATH)
+    env = dict(os.environ, LC_ALL="C", DEBIAN_FRONTEND="noninteractive", PATH=search_path())
     run = subprocess.run(
         words,
         stdin=subprocess.DEVNULL,
@@ -60,7 +64,7 @@ def log(text: str) -> None:
 
 def found(program: str) -> bool:
     """Whether this computer has it."""
-    return shutil.which(program, path=PATH) is not None
+    return shutil.which(program, path=search_path()) is not None
 
 
 def missing(*, siw: bool = False) -> str:
@@ -106,5 +110,5 @@ def _no_tun() -> str:
 
 def _is_dynamic(program: str) -> bool:
     """Whether it needs libraries, which the machine's first file system has not."""
-    where = shutil.which(program, path=PATH)
+    where = shutil.which(program, path=search_path())
     return where is not None and b"/ld-linux" in Path(where).read_bytes()

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from rnic.vm import kernel, paths, siw
 from rnic.vm.cpio import Archive
-from rnic.vm.host import BUSYBOX, PATH
+from rnic.vm.host import BUSYBOX, search_path
 from rnic.vm.kernel import Kernel
 
 MODULES = [
@@ -67,6 +67,11 @@ def headers() -> tuple[Kernel, Path]:
         return debian, kernel.headers(top, debian)
 
 
+def recipe(release: str) -> str:
+    """What the first file system is made of."""
+    return f"{release}\n{MODULES}\n{INIT}"
+
+
 @contextmanager
 def _locked(top: Path) -> Iterator[Path]:
     top.mkdir(parents=True, exist_ok=True)
@@ -77,11 +82,10 @@ def _locked(top: Path) -> Iterator[Path]:
 
 def _initrd(top: Path, debian: Kernel) -> Path:
     initrd, made_of = top / "initrd.cpio", top / "initrd.made-of"
-    recipe = f"{debian.release}\n{MODULES}\n{INIT}"
-    if initrd.exists() and made_of.exists() and made_of.read_text() == recipe:
+    if initrd.exists() and made_of.exists() and made_of.read_text() == recipe(debian.release):
         return initrd
     made_of.unlink(missing_ok=True)
-    busybox = shutil.which(BUSYBOX, path=PATH)
+    busybox = shutil.which(BUSYBOX, path=search_path())
     assert busybox is not None
     new = top / "initrd.new"  # another machine may be booting from the old one
     with new.open("wb") as file:
@@ -94,5 +98,5 @@ def _initrd(top: Path, debian: Kernel) -> Path:
             archive.copy(f"modules/{i:03}-{module.name}", module)
         archive.end()
     new.rename(initrd)
-    made_of.write_text(recipe)
+    made_of.write_text(recipe(debian.release))
     return initrd

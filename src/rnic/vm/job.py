@@ -110,13 +110,16 @@ class Job:
         """Signal the command and all that it started."""
         self._client.send({"job": self.number, "signal": int(sig)})
 
-    def hear(self, message: Message) -> None:
-        """What the agent says of it; called by the client's reader, with `news` held."""
+    def take(self, message: Message) -> None:
+        """What the command has printed; called by the client's reader."""
         for kind, take in self._takers.items():
             if kind in message:
                 data = base64.b64decode(message[kind])
                 take(data)
                 self._client.send({"job": self.number, "ack": len(data)})
+
+    def note(self, message: Message) -> None:
+        """What else the agent says of it; `news` is held."""
         self._under_way -= message.get("took", 0)
         self.rc = message.get("rc")
 

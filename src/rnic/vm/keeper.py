@@ -300,9 +300,9 @@ def _serve(plan: Plan, owner: socket.socket, folder: Folder) -> None:
 
 
 def _claim(folder: Folder) -> int | None:
-    """The lock. One that is ending gives it back, and so does somebody who looks whether it is in use."""
+    """The lock. A keeper that ends, without a socket, gives it back; so does whoever looks at it."""
     limit = time.monotonic() + POWER_OFF + 1
-    while (lock := folder.claim()) is None and time.monotonic() < limit:
+    while (lock := folder.claim()) is None and not folder.socket.exists() and time.monotonic() < limit:
         time.sleep(0.05)
     return lock
 

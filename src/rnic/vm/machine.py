@@ -21,6 +21,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -291,6 +292,8 @@ class Machine:
     def detach(self) -> None:
         """Let it outlive this process."""
         self._client.send({"do": "keep"})
+        if self._owner is not None:  # whose end somebody must wait for, should this process see it
+            threading.Thread(target=self._owner.wait, daemon=True).start()
         self._owner = None
 
     def end(self) -> None:

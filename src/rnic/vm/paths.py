@@ -35,8 +35,18 @@ def machines() -> Path:
 def _runtime() -> Path:
     if told := os.environ.get("XDG_RUNTIME_DIR"):
         return Path(told)
-    usual = Path(f"/run/user/{os.geteuid()}")
-    return usual if usual.is_dir() else _own_folder(Path(f"/tmp/rnic-{os.geteuid()}"))
+    user = _user()
+    usual = Path(f"/run/user/{user}")
+    return usual if usual.is_dir() else _own_folder(Path(f"/tmp/rnic-{user}"))
+
+
+def _user() -> int:
+    """Whose processes these are: also of those that are root in a namespace of this user's."""
+    for line in Path("/proc/self/uid_map").read_text().splitlines():
+        inside, outside, count = map(int, line.split())
+        if inside <= os.geteuid() < inside + count:
+            return outside + os.geteuid() - inside
+    return os.geteuid()
 
 
 def _own_folder(path: Path) -> Path:

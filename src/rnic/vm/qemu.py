@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rnic.vm import namespace
-from rnic.vm.host import PATH
+from rnic.vm.host import search_path
 from rnic.vm.lines import Lines
 from rnic.vm.tap import Tap
 
@@ -63,7 +63,7 @@ class Qemu:
             stderr=subprocess.STDOUT,
             pass_fds=[agent.fileno(), monitor.fileno(), tap.fd],
             preexec_fn=namespace.die_with_parent,
-            env=dict(os.environ, PATH=PATH),
+            env=dict(os.environ, PATH=search_path()),
         )
         agent.close()
         monitor.close()

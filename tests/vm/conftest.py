@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A computer on which machines can be started, with a stand-in for QEMU; nothing boots."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rnic.vm import host, images
+from vm import fake_qemu
+
+RELEASE = "6.1.0-0-fake"
+NEVER_RUN = ("busybox", "modprobe", "rdma", "apt-get", "dpkg-deb")
+
+
+@pytest.fixture
+def computer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Its folder: "run" has the machines', "programs" what is in PATH ahead of all else."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in NEVER_RUN:
+        _program(programs / name, "exit 1")
+    _program(programs / "qemu-system-x86_64", f'exec {sys.executable} {fake_qemu.__file__} "$@"')
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    cache = tmp_path / "cache/rnic/vm"
+    (cache / "kernel").mkdir(parents=True)
+    (cache / "kernel/unpacked").write_text(f"{RELEASE} 6.1")
+    (cache / "initrd.cpio").touch()
+    (cache / "initrd.made-of").write_text(images.recipe(RELEASE))
+    return tmp_path
+
+
+def _program(path: Path, script: str) -> None:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def tap(computer: Path) -> Path:
+    """A computer that has TAP devices."""
+    if not host.TUN.exists() or not shutil.which("ip", path=host.search_path()):
+        pytest.skip("no /dev/net/tun, or no ip")
+    return computer
+
+
+@pytest.fixture
+def machines(tap: Path) -> Iterator[Path]:
+    """The folder of all machines; none is left behind."""
+    folder = tap / "run/rnic/vm"
+    yield folder
+    assert not folder.exists() or not [*folder.iterdir()]
