@@ -278,9 +278,10 @@ class Keeper:
 def _listen(folder: Folder) -> socket.socket:
     server = socket.socket(socket.AF_UNIX)
     with folder.address() as address:
-        server.bind(address)
+        server.bind(f"{address}.new")
     server.listen(16)
     server.setblocking(False)
+    folder.socket.with_suffix(".new").rename(folder.socket)  # whoever sees it can connect
     return server
 
 
