@@ -14,6 +14,7 @@ import pytest
 from rnic.vm import host, images
 from vm import fake_qemu
 
+DIE = "echo 'Kernel panic - not syncing: enough' >/proc/$PPID/fd/1; kill -9 $PPID"  # for a machine
 RELEASE = "6.1.0-0-fake"
 NEVER_RUN = ("busybox", "modprobe", "rdma", "apt-get", "dpkg-deb")
 

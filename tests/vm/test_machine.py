@@ -13,11 +13,8 @@ from pathlib import Path
 import pytest
 
 from rnic.vm import HungError, Machine, MachineError, NoMachineError, accelerators, client, running
-from vm.conftest import RELEASE, is_there
+from vm.conftest import DIE, RELEASE, is_there
 from waiting import PATIENCE, until
-
-DIE = "echo 'Kernel panic - not syncing: enough' >/proc/$PPID/fd/1; kill -9 $PPID"
-
 
 pytestmark = pytest.mark.usefixtures("machines")
 

@@ -64,7 +64,7 @@ def _type_into(job: Job, ended: int) -> bool:
 def _raw() -> Iterator[None]:
     """The terminal passes on every key."""
     before = termios.tcgetattr(0)
-    tty.setraw(0)
+    tty.setraw(0, termios.TCSADRAIN)  # what has been typed already counts
     try:
         yield
     finally:
