@@ -187,10 +187,12 @@ def test_a_shell_has_a_terminal_and_its_exit_code_counts(terminal: Terminal) -> 
     terminal.type(b"stty size; echo grues\xc3\xbc-$((40 + 2))\r")
     terminal.shows(b"31 99")
     terminal.shows("gruesü-42".encode())
-    terminal.type(b"sleep 1000 & sleep 1001\r")
-    terminal.shows(b"sleep 1001")
+    terminal.type(b"sh -c 'echo now-$((40 + 2)); exec sleep 1000'\r")
+    terminal.shows(b"now-42")
+    terminal.screen = b""
     terminal.type(b"\x03")  # Ctrl-C is for the shell there
-    terminal.type(b"kill %1; exit $((2 + 3))\r")
+    terminal.shows(b"# ")
+    terminal.type(b"exit $((2 + 3))\r")
     assert terminal.process.wait(PATIENCE) == 5
     assert terminal.echoes()
 
@@ -232,7 +234,7 @@ def test_several_machines_have_names(capfd: Captured) -> None:
     assert run(["vm", "run", "-n", "two", "echo here"]) == 0
     assert capfd.readouterr().out == "here\n"
     with Machine.attach("one") as one, Machine.attach("two") as two:
-        assert one.netdev != two.netdev
+        assert one.keeper != two.keeper
         assert (two.facts["cpus"], two.facts["mtu"]) == (2, 9000)
     assert run(["vm", "down", "--all"]) == 0
     assert running() == []
