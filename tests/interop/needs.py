@@ -26,6 +26,9 @@ PACKAGES = [
 ]
 
 
+EXTRA = ["nvme-cli"]  # for a machine alone
+
+
 def missing() -> str:
     """What keeps the tests from running on this computer, in one line; "" when nothing does."""
     lacks = []
@@ -54,7 +57,7 @@ def prepare() -> None:
     install()
     if why := host.missing(siw=True):
         raise RuntimeError(f"this computer lacks {why}")
-    images.prepare(with_siw=True)
+    images.prepare(with_siw=True, packages=EXTRA)  # now: the tests have a network of their own
 
 
 def _not_installed() -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from needs import EXTRA
 
 from rnic.vm import Machine
 from waiting import until
@@ -41,7 +42,9 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     run = tmp_path_factory.mktemp("run")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", str(run))
-        assert "rxe0 and siw0 at 10.77.0.2" in checked("up", "--transport", "both", "--mtu", "4200")
+        assert "rxe0 and siw0 at 10.77.0.2" in checked(
+            *("up", "--transport", "both", "--mtu", "4200", "--package", *EXTRA)
+        )
         with Machine.attach("box") as machine:
             pids = [machine.facts[name] for name in ("warden", "keeper", "qemu")]
             yield machine
@@ -62,6 +65,12 @@ def test_its_devices_and_its_network() -> None:
     assert "mtu 4200" in checked("run", "ip link show eth0")
     assert "rnicvm0" not in subprocess.run(["ip", "link"], capture_output=True, text=True).stdout
     assert "rnicvm0" in checked("exec", "--", "ip", "link")
+
+
+@pytest.mark.usefixtures("machine")
+def test_it_has_a_package_that_is_not_here_and_all_modules_of_its_kernel() -> None:
+    assert "nvme version" in checked("run", "nvme version")
+    assert checked("run", "modprobe nvme-rdma; lsmod | grep -c ^nvme_rdma") == "1\n"
 
 
 @pytest.mark.parametrize("transport", ["roce", "iwarp"])

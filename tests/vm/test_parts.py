@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rnic.vm import console, host, paths
+from rnic.vm import console, extras, host, paths
 from rnic.vm.console import Console, Follower
 from rnic.vm.cpio import Archive
 from rnic.vm.lines import LONGEST, BrokenLineError, Lines
@@ -205,3 +205,28 @@ def test_other_distributions_are_told(tap: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_computer_without_taps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "TUN", tmp_path / "tun")
     assert "No such file or directory; as root: modprobe tun" in host.missing()
+
+
+# ---------------------------------------------------------------- more packages
+
+
+@pytest.mark.parametrize("name", ["-o", "a/b", "A", "", "a b", "a\n"])
+def test_names_that_are_no_package(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is no name of a Debian package"):
+        extras.fetch(tmp_path, ["good", name])
+
+
+def test_packages_are_laid_over_what_is_there(tmp_path: Path) -> None:
+    folder = tmp_path / "it's"
+    (folder / "usr").mkdir(parents=True)
+    script = extras.script(folder)
+    assert f"lowerdir='{tmp_path}/it'\"'\"'s/usr':/usr /usr" in script
+    assert "/etc" not in script
+
+
+@pytest.mark.usefixtures("computer")
+def test_what_apt_has_to_say(computer: Path) -> None:
+    apt_get = computer / "programs/apt-get"
+    apt_get.write_text("#!/bin/sh\necho Reading; echo 'E: Unable to locate package nothing'; exit 100\n")
+    with pytest.raises(host.CommandError, match=r"^apt-get: Unable to locate package nothing$"):
+        extras.fetch(computer, ["nothing"])

@@ -14,21 +14,28 @@ FRESH = 86400  # seconds that lists of packages are not fetched again
 
 def download(top: Path, packages: list[str], where: Path) -> list[Path]:
     """The packages' files, in an empty folder."""
-    before = set(where.glob("*.deb"))
     _update(top)
     try:
-        sh("apt-get", *_options(top), "download", *packages, cwd=where)
+        _run("apt-get", *_options(top), "download", *packages, cwd=where)
     except CommandError as error:
-        raise CommandError(
-            f"{error}\n(Debian may have newer ones: remove {top}, and all is fetched again)"
-        ) from None
-    return sorted(set(where.glob("*.deb")) - before)
+        text = f"{error} (Debian may have newer ones: remove {top}, and all is fetched again)"
+        raise CommandError(text) from None
+    return sorted(where.glob("*.deb"))
+
+
+def download_with_needs(top: Path, packages: list[str], where: Path) -> list[Path]:
+    """The files of the packages, and of all that they need and this computer has not installed."""
+    (where / "partial").mkdir()
+    options = [*_options(top), "-o", f"Dir::Cache::archives={where}", "-o", "Debug::NoLocking=1"]
+    _update(top)
+    _run("apt-get", *options, "install", "-y", "--download-only", "--no-install-recommends", *packages)
+    return sorted(where.glob("*.deb"))
 
 
 def depends(top: Path, package: str, pattern: str) -> list[str]:
     """The packages that one depends on and whose names match."""
     _update(top)
-    shown = sh("apt-cache", *_options(top), "depends", package)
+    shown = _run("apt-cache", *_options(top), "depends", package)
     found = re.findall(rf"^ *Depends: ({pattern})$", shown, re.M)
     if not found:
         raise CommandError(f"{package} depends on no {pattern}:\n{shown}")
@@ -41,8 +48,17 @@ def _update(top: Path) -> None:
         return
     for folder in (lists / "partial", top / "apt/archives/partial"):
         folder.mkdir(parents=True, exist_ok=True)
-    sh("apt-get", *_options(top), "update")
+    _run("apt-get", *_options(top), "update")
     stamp.touch()
+
+
+def _run(program: str, *words: object, cwd: Path | None = None) -> str:
+    """Its output; of what it says when it fails, the errors."""
+    try:
+        return sh(program, *words, cwd=cwd)
+    except CommandError as error:
+        found = re.findall(r"^E: (.*)", str(error), re.M)
+        raise CommandError(f"{program}: {'; '.join(found)}" if found else str(error)) from None
 
 
 def _options(top: Path) -> list[str]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import fcntl
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from rnic.vm import kernel, paths, siw
+from rnic.vm import extras, kernel, paths, siw
 from rnic.vm.cpio import Archive
 from rnic.vm.host import BUSYBOX, search_path
 from rnic.vm.kernel import Kernel
@@ -24,20 +24,25 @@ MODULES = [
     *("crc32_generic", "crc32c_intel", "libcrc32c", "rdma_rxe", "rdma_ucm", "sch_netem"),
 ]
 
-# The kernel hands `agent=` and `box=` of its command line to this script in the environment.  The root is
-# mounted without a cache, so that a file that changes on the host has changed here, too.
-INIT = """#!/bin/busybox sh
+# The kernel hands `agent=`, `box=` and `modules=` of its command line to this script in the environment.  The
+# root is mounted without a cache: a file that changes on the host has changed here, too.  In QEMU's user namespace
+# root's files are nobody's, and a setuid program such as mount(8) would run as nobody: so nosuid.  The kernel
+# loads what modules it wants by /bin/load, as for a file system that is mounted; MODPROBE_OPTIONS is for others.
+INIT = r"""#!/bin/busybox sh
 /bin/busybox --install -s /bin
 export PATH=/bin
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev
 hostname "$box"
 for m in /modules/*; do insmod $m || echo "insmod $m failed"; done
-mount -t 9p -o ro,trans=virtio,version=9p2000.L,msize=512000,cache=mmap root /host
+mount -t 9p -o ro,nosuid,trans=virtio,version=9p2000.L,msize=512000,cache=mmap root /host
 for d in proc sys dev; do mount -o bind /$d /host/$d; done
 mkdir -p /host/dev/shm /host/dev/pts
 mount -t devpts devpts /host/dev/pts
 for d in dev/shm run; do mount -t tmpfs tmpfs /host/$d; done
 ulimit -l unlimited
+printf '#!/bin/sh\nexec chroot /host /sbin/modprobe -d "%s" "$@"\n' "$modules" >/bin/load
+chmod 755 /bin/load; echo /bin/load >/proc/sys/kernel/modprobe
+export MODPROBE_OPTIONS="-d $modules"
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 PYTHONDONTWRITEBYTECODE=1 TMPDIR=/run HOME=/run
 chroot /host /usr/bin/python3 -I "$agent"
 poweroff -f
@@ -50,14 +55,16 @@ class Made(NamedTuple):
     kernel: Kernel
     initrd: Path
     siw: Path | None  # the module
+    extras: Path | None  # the folder of more packages
 
 
-def prepare(*, with_siw: bool = False) -> Made:
+def prepare(*, with_siw: bool = False, packages: Sequence[str] = ()) -> Made:
     """What machines boot from and load, made when it is not there yet."""
     with _locked(paths.cache()) as top:
         debian = kernel.fetch(top)
         module = siw.module(top, debian, kernel.headers(top, debian)) if with_siw else None
-        return Made(debian, _initrd(top, debian), module)
+        more = extras.fetch(top, list(packages)) if packages else None
+        return Made(debian, _initrd(top, debian), module, more)
 
 
 def headers() -> tuple[Kernel, Path]:

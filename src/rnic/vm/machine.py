@@ -23,11 +23,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rnic.vm import accelerators, copy, host, images
+from rnic.vm import accelerators, copy, extras, host, images
 from rnic.vm.client import Client, connect
 from rnic.vm.job import Hooks, HungError, Job, MachineError, Result
 from rnic.vm.paths import NAMES, Folder, folders
@@ -50,6 +50,7 @@ class Machine:
     accelerator  QEMU's: kvm or tcg; "": kvm where that works
     cpu          QEMU's processor
     patience     seconds that booting may take
+    packages     of Debian, that this computer lacks and the machine shall have
 
     As root the tap device is in the network namespace of this process. Otherwise the keeper has a user and
     network namespace of its own; namespace.enter(machine.keeper) goes there.
@@ -65,6 +66,7 @@ class Machine:
         accelerator: str = "",
         cpu: str = "",
         patience: float = PATIENCE,
+        packages: Sequence[str] = (),
     ) -> None:
         name = name or f"process{os.getpid()}-{next(_numbers)}"
         if not NAMES.fullmatch(name):
@@ -72,11 +74,12 @@ class Machine:
         kinds = TRANSPORTS[transport]
         if why := host.missing(siw="siw" in kinds):
             raise MachineError(f"this computer lacks {why}")
-        made = images.prepare(with_siw="siw" in kinds)
+        made = images.prepare(with_siw="siw" in kinds, packages=packages)
         plan = Plan(
             name,
             str(made.kernel.image),
             str(made.initrd),
+            str(made.kernel.top),
             accelerators.choose(accelerator, cpu, patience),
             mtu,
             cpus,
@@ -87,7 +90,7 @@ class Machine:
         try:
             self._boot(patience * len(plan.accelerators))
             accelerators.remember(plan.accelerators, self.accelerator)
-            self._set_up(kinds, mtu, made.siw)
+            self._set_up(kinds, mtu, made)
         except BaseException:
             self.close()
             raise
@@ -116,14 +119,17 @@ class Machine:
         if self._client.wait_for(lambda: self.state == "setup", patience + 10):
             return
         raise MachineError(
-            self._client.failure or f"the machine has not booted: {self.why}{self._client.last_words()}"
+            self._client.failure
+            or f"the machine has not booted: {self.why or self.state}{self._client.last_words()}"
         )
 
-    def _set_up(self, kinds: tuple[str, ...], mtu: int, siw: Path | None) -> None:
+    def _set_up(self, kinds: tuple[str, ...], mtu: int, made: images.Made) -> None:
         devices = [f"{kind}0" for kind in kinds]
         self.check(_NETWORK.format(mtu=mtu, ip=self.ip, ip6=self.ip6))
-        if siw:
-            self.check(f"insmod {shlex.quote(str(siw))}")
+        if made.extras:
+            self.check(extras.script(made.extras))
+        if made.siw:
+            self.check(f"insmod {shlex.quote(str(made.siw))}")
         for kind, device in zip(kinds, devices, strict=True):
             self.check(f"rdma link add {device} type {kind} netdev eth0")
         kernel = self.check("uname -r").strip()

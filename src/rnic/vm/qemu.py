@@ -33,6 +33,7 @@ class Plan(NamedTuple):
     name: str
     kernel: str  # paths
     initrd: str
+    modules: str  # the folder that has the kernel's lib/modules
     accelerators: list[Accelerator]  # the first that works is taken
     mtu: int
     cpus: int
@@ -109,5 +110,6 @@ def _command(plan: Plan, accelerator: Accelerator, tap: Tap, agent: int, monitor
         -device virtio-serial-pci -chardev socket,id=agent,fd={agent} -device virtserialport,chardev=agent
         -netdev tap,id=net,fd={tap.fd}
         -device virtio-net-pci,romfile=,netdev=net,mac={tap.mac},speed=10000,duplex=full"""
-    line = f'console=ttyS0 panic=-1 unknown_nmi_panic quiet tsc=reliable box={plan.name} agent="{AGENT}"'
+    told = f'box={plan.name} agent="{AGENT}" modules="{plan.modules}"'
+    line = f"console=ttyS0 panic=-1 unknown_nmi_panic quiet tsc=reliable mitigations=off {told}"
     return [*words.split(), "-kernel", plan.kernel, "-initrd", plan.initrd, "-append", line]

@@ -49,7 +49,7 @@ on = click.option(
     metavar="NAME",
     default="",
     shell_complete=names,
-    help="The machine.  [default: the one that runs]",
+    help="The machine.  [default: box, or the only one]",
 )
 
 
@@ -83,12 +83,14 @@ def shortened(text: str) -> str:
 
 
 def chosen(given: str) -> str:
-    """The name of the machine that is meant."""
+    """The name of the machine that is meant: without one "box", or the only one that runs."""
     if given:
         return given
     found = running()
     if not found:
         raise Own("no machine runs: rnic vm up starts one")
+    if DEFAULT in found:
+        return DEFAULT
     if len(found) > 1:
         raise Own(f"several machines run, name one: {', '.join(found)}")
     return found[0]
@@ -132,7 +134,22 @@ def attached(given: str) -> Iterator[Machine]:
     type=click.Choice(["kvm", "tcg"]),
     help="Hardware virtualisation, or every instruction emulated.  [default: kvm where it works]",
 )
-def up(name: str, transport: str, mtu: int, cpus: int, memory: int, accelerator: str | None) -> None:
+@click.option(
+    "--package",
+    "packages",
+    metavar="PACKAGE",
+    multiple=True,
+    help="A Debian package that is not on this computer, for the machine alone. Repeatable.",
+)
+def up(
+    name: str,
+    transport: str,
+    mtu: int,
+    cpus: int,
+    memory: int,
+    accelerator: str | None,
+    packages: tuple[str, ...],
+) -> None:
     """Start a machine (NAME: box, unless another is given), which runs until `rnic vm down`.
 
     Its kernel is Debian's, fetched once by apt-get, without root. Its programs are this computer's: the root
@@ -141,7 +158,7 @@ def up(name: str, transport: str, mtu: int, cpus: int, memory: int, accelerator:
     name = name or DEFAULT
     with told():
         _end_dead(name)
-        with Machine(name, transport, mtu, cpus, memory, accelerator or "") as machine:
+        with Machine(name, transport, mtu, cpus, memory, accelerator or "", packages=packages) as machine:
             facts = machine.facts
             machine.detach()
     click.echo(
@@ -149,9 +166,10 @@ def up(name: str, transport: str, mtu: int, cpus: int, memory: int, accelerator:
         f"is {facts['host_ip']} on {facts['netdev']}; booted in {facts['boot_seconds']:.1f} s "
         f"({facts['accelerator'].upper()})"
     )
-    if lacks := missing_tools():
+    if lacks := [package for package in missing_tools() if package not in packages]:
         programs = ", ".join(program for program, package in TOOLS.items() if package in lacks)
-        screen.say(f"{programs}: not here, and so not in {name} (apt-get install {' '.join(lacks)})")
+        wanted = " ".join(f"--package {package}" for package in lacks)
+        screen.say(f"{programs}: not here, and so not in {name}; rnic vm up {wanted} would have them")
 
 
 def _end_dead(name: str) -> None:
