@@ -22,7 +22,7 @@ import pytest
 
 from rnic.cli.main import run
 from rnic.vm import Machine, client, running
-from vm.conftest import DIE, furnish, need_tap
+from vm.conftest import DIE, furnish, is_there, need_tap
 from waiting import PATIENCE, until
 
 RNIC = [sys.executable, "-m", "rnic"]
@@ -90,7 +90,7 @@ def test_run_that_is_killed_leaves_no_command(tmp_path: Path) -> None:
     finally:
         client.kill()
         client.wait()
-    until(lambda: not Path(f"/proc/{pid}/cwd").is_symlink(), "its end")
+    until(lambda: not is_there(int(pid)), "its end")
 
 
 @alone
