@@ -27,8 +27,8 @@ MODULES = [
 # The kernel hands `agent=`, `box=` and `modules=` of its command line to this script in the environment.  The
 # root is mounted without a cache: a file that changes on the host has changed here, too.  In QEMU's user
 # namespace root's files are nobody's, and a setuid program such as mount(8) would run as nobody: so nosuid.
-# The kernel loads what modules it wants by /bin/load, as for a file system that is mounted; MODPROBE_OPTIONS is
-# for all others.
+# The kernel loads what modules it wants by /bin/load, as for a file system that is mounted; MODPROBE_OPTIONS
+# is for all others.
 INIT = r"""#!/bin/busybox sh
 /bin/busybox --install -s /bin
 export PATH=/bin
