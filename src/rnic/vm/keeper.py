@@ -35,7 +35,7 @@ from rnic.vm.paths import Folder
 from rnic.vm.qemu import Plan, Qemu
 
 PING = 2.0  # seconds between questions whether the agent lives
-SILENCE = 10.0  # seconds without an answer until clients are told
+UNANSWERED = 5  # of these until clients are told; the clock may go on while all processes are stopped
 POWER_OFF = 3.0  # seconds that the machine has to power itself off
 
 
@@ -64,7 +64,8 @@ class Keeper:
         self.accelerators = list(plan.accelerators)
         self.failures: list[str] = []
         self.qemu: Qemu | None = None
-        self.since = self.heard = self.next_ping = self.deadline = time.monotonic()
+        self.since = self.next_ping = self.deadline = time.monotonic()
+        self.unanswered = 0
         self.facts: Message = {
             "name": plan.name,
             "netdev": self.tap.name,
@@ -121,9 +122,10 @@ class Keeper:
         elif self.state in ("setup", "up", "silent") and now > self.next_ping:
             assert self.qemu is not None
             self.next_ping = now + PING
+            if self.state == "up" and self.unanswered >= UNANSWERED:
+                self._set_state("silent", f"the machine has not answered for {UNANSWERED * PING:g} s")
             self.qemu.agent.send({"ping": 0})
-            if self.state == "up" and now - self.heard > SILENCE:
-                self._set_state("silent", f"the machine has not answered for {SILENCE:g} s")
+            self.unanswered += 1
 
     # ------------------------------------------------------------ the machine
 
@@ -134,8 +136,8 @@ class Keeper:
         self.facts["accelerator"] = self.accelerator.name
         self.qemu = Qemu(self.plan, self.accelerator, self.tap)
         self.facts["qemu"] = self.qemu.pid
-        self.heard = self.next_ping = time.monotonic()
-        self.deadline = self.heard + self.accelerator.patience
+        self.next_ping = time.monotonic()
+        self.deadline = self.next_ping + self.accelerator.patience
         self._set_state("booting", "")
 
     def _hear_agent(self) -> None:
@@ -148,14 +150,14 @@ class Keeper:
         except BrokenLineError as error:
             self._lost(f"what the agent says is broken: {error}")
             return
-        self.heard = time.monotonic()
+        self.unanswered = 0
         if self.state == "silent":
             self._set_state("up", "the machine answers again")
         for message in messages:
             if message.get("up"):
                 self.facts["boot_seconds"] = round(time.monotonic() - self.since, 2)
                 self._set_state("setup", "")
-            elif "job" in message:
+            elif isinstance(message.get("job"), int):
                 self._pass_down(message)
 
     def _pass_down(self, message: Message) -> None:
