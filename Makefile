@@ -28,7 +28,7 @@ IWARP_ALL := $(addprefix tests/,conn files lab3 patterns rdmacm transport)
 SOURCES := $(shell find src -type f ! -name '*.py[co]' 2>/dev/null) $(wildcard meson.build meson.options)
 C_CORE  := $(shell find src/nic -name '*.c' 2>/dev/null)
 C_PERF  := $(wildcard src/rnic/_nic/*.c)
-C_ALL   := $(shell find src/nic src/ibverbs src/heap src/libc src/preload src/rnic/_nic tests/c tests/fuzz tests/ibverbs tests/ucma \
+C_ALL   := $(shell find src/nic src/ibverbs src/heap src/libc src/preload src/rnic/_nic src/rnic/_disk tests/c tests/fuzz tests/ibverbs tests/ucma \
              tests/heap tests/lab3 tests/toolchains examples/c bench -name '*.[ch]' 2>/dev/null)
 C_TESTS := $(wildcard tests/c/test_*.c)
 C_VERBS := $(wildcard tests/ibverbs/c/test_*.c)

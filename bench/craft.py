@@ -166,8 +166,9 @@ def tables() -> list[Table]:
             ),
             Table(
                 f"Patterns, {way}: rendezvous",
-                "Messages into an array, until the sender knows that the peer has it. Announced: READ by the "
-                "receiver. Eager: SENDs of 4 KiB, copied at both ends, and an answer.",
+                "Messages into an array, until the sender knows that the peer has it. Announced: written "
+                "where the receiver waits, or READ by it. Eager: SENDs of 4 KiB, copied at both ends, and an "
+                "answer.",
                 tuple(SIDES.values()),
                 long_rows(way),
             ),

@@ -79,6 +79,19 @@ struct rnic_ext_now {
     int (*poll_cq)(struct rnic_cq *cq, int n, struct rnic_wc *wc);
 };
 
+/* ---------------------------------------------------------------- small requests together */
+
+#define RNIC_EXT_BEHIND "rnic.behind/1"
+
+struct rnic_ext_behind {
+    /* Two WRITEs, without a completion: of one piece of memory, and INLINE of a word of 8 bytes. While earlier requests of
+     * the queue pair are under way, these wait for the next answer to those, which comes whatever the program does; or they
+     * leave with a request that is posted otherwise. Such WRITEs that follow meanwhile are joined to them, if the piece goes
+     * on where the last one has ended, here and there, and the word has the same place: then the peer gets one longer
+     * piece, and the last of the words. false: nothing was posted, and ops->post_send() is to be called. */
+    bool (*post_send)(struct rnic_qp *qp, const struct rnic_send_wr *wr);
+};
+
 /* ---------------------------------------------------------------- statistics */
 
 /* For people who debug and measure: Context.counters(), QP.statistics(). */

@@ -32,6 +32,7 @@
 
 static struct rnic_context *ctx;
 static const struct rnic_ops *ops;
+static const struct rnic_ext_behind *behind;
 static struct rnic_gid_entry here;
 static struct rnic_pd *pd;
 static struct rnic_comp_channel *channel;
@@ -258,6 +259,24 @@ static void post_send(struct dice *d) {
     let_go(s);
 }
 
+/* Pairs that go on from one another, and those that do not. */
+static void post_behind(struct dice *d) {
+    struct slot *s = hold(&qps[roll(d, QPS)]), *m = hold(&mrs[roll(d, MRS)]);
+    if (s->qp && m->mr && s->qp->qp_type != RNIC_QPT_UD) {
+        for (uint32_t i = roll(d, 8); i < 8; i++) {
+            struct rnic_sge at = {m->base + 64 * i, 64, m->mr->lkey}, value = {(uintptr_t)constant, 8, 0};
+            struct rnic_send_wr word = {
+                .opcode = RNIC_WR_RDMA_WRITE, .send_flags = RNIC_SEND_INLINE, .sg_list = &value, .num_sge = 1};
+            struct rnic_send_wr piece = {.next = &word, .opcode = RNIC_WR_RDMA_WRITE, .sg_list = &at, .num_sge = 1};
+            piece.wr.rdma.remote_addr = at.addr, piece.wr.rdma.rkey = m->mr->rkey;
+            word.wr.rdma.remote_addr = m->base + 1024, word.wr.rdma.rkey = m->mr->rkey;
+            behind->post_send(s->qp, &piece);
+        }
+    }
+    let_go(m);
+    let_go(s);
+}
+
 static void post_receive(struct dice *d) {
     struct slot *s = hold(&qps[roll(d, QPS)]), *m = hold(&mrs[roll(d, MRS)]), *w = hold(&wq);
     const struct rnic_recv_wr *bad;
@@ -329,10 +348,10 @@ static void take_events(struct dice *d) {
 }
 
 static void *hammer(void *arg) {
-    static void (*const all[])(struct dice *) = {turn_qp,     turn_mr,   turn_ah,       turn_mw,      turn_wq,
-                                                 turn_device, fork_once, move_on,       move_on,      post_send,
-                                                 post_send,   post_send, post_receive,  post_receive, poll_cq,
-                                                 poll_cq,     change_mr, change_queues, ask,          take_events};
+    static void (*const all[])(struct dice *) = {
+        turn_qp, turn_mr, turn_ah,   turn_mw,       turn_wq,   turn_device,  fork_once,
+        move_on, move_on, post_send, post_send,     post_send, post_receive, post_receive,
+        poll_cq, poll_cq, change_mr, change_queues, ask,       take_events,  post_behind};
     struct dice *d = arg;
     while (!atomic_load(&stop))
         all[roll(d, sizeof all / sizeof *all)](d);
@@ -353,6 +372,7 @@ static void prepare(void) {
         pthread_rwlock_init(&mrs[i].lock, NULL);
     CHECK_EQ(rnic_soft.open("roce_lo", NULL, &ctx, NULL), 0);
     ops = ctx->ops;
+    behind = rnic_extension(ctx, RNIC_EXT_BEHIND);
     CHECK_EQ(ops->query_gid(ctx, 1, 0, &here, NULL), 0);
     CHECK_EQ(ops->alloc_pd(ctx, &pd, NULL), 0);
     CHECK_EQ(ops->create_comp_channel(ctx, &channel, NULL), 0);

@@ -128,9 +128,12 @@ def test_a_conversation_that_begins_while_a_way_ends_is_waited_for() -> None:
     way = Way(Ended())  # type: ignore[arg-type]
     asked, over = threading.Event(), threading.Event()
 
+    def talk() -> None:
+        over.wait()
+
     def serve() -> None:
         asked.wait()
-        way.thread("host", over.wait)
+        way.thread("host", talk)
 
     way.thread("server", serve)
     threading.Timer(0.1, asked.set).start()

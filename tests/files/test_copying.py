@@ -18,7 +18,7 @@ import pytest
 import rnic.aio
 from conn.peers import descriptors
 from files.ends import ALL, Place, content, run
-from rnic.files import CopyError, Options, Rights, reading, receiver, writing
+from rnic.files import CopyError, Options, Rights, naming, reading, writing
 from rnic.files.options import CHUNK, LEFT, SLOTS
 from rnic.files.records import INLINE, digest
 from rnic.files.state import LEAST, Pace
@@ -143,7 +143,7 @@ def test_a_folder_that_comes_again_is_kept_once(place: Place, monkeypatch: pytes
         dressed.extend(parts)
         dress(tree, parts, *what)
 
-    monkeypatch.setattr("rnic.files.receiver.dress_folder", counted)
+    monkeypatch.setattr("rnic.files.naming.dress_folder", counted)
 
     async def main() -> None:
         async with place.server():
@@ -220,7 +220,7 @@ def test_long_paths_and_longer_ones(place: Place, monkeypatch: pytest.MonkeyPatc
     """Of files, folders and complaints from both ends; each kind alone is more than a message takes."""
     base = place.own / "tree" / "/".join(["d" * 240] * 15)
     (base / "folders").mkdir(parents=True)
-    for number in range(200):
+    for number in range(500):
         (base / f"file{number}").write_bytes(b"%d" % number)
         (base / f"link{number}").symlink_to("file0")
         (base / f"folders/{number}").mkdir()
@@ -235,20 +235,20 @@ def test_long_paths_and_longer_ones(place: Place, monkeypatch: pytest.MonkeyPatc
     def fail(*_: object) -> None:
         raise PermissionError(EPERM, "not here")
 
-    monkeypatch.setattr(receiver, "dress_folder", fail)
+    monkeypatch.setattr(naming, "dress_folder", fail)
 
     async def main() -> None:
         async with place.server():
             report = await place.put("tree")
-            assert report.files == 200
+            assert report.files == 500
             texts = [text for _, text in report.failures]
-            assert sum("symbolic links are not copied" in text for text in texts) == 200
-            assert sum("cannot set mode" in text for text in texts) > 200
+            assert sum("symbolic links are not copied" in text for text in texts) == 500
+            assert sum("cannot set mode" in text for text in texts) > 500
             assert sum("a path of more than" in text for text in texts) > 290
             back = await place.get("tree", to="back")
-            assert back.files == 200
+            assert back.files == 500
             with pytest.raises(CopyError, match="are the most"):
-                await place.get(*["x" * 1000] * 600)
+                await place.get(*["x" * 1000] * 1600)
 
     run(main())
     one = base / "file7"
@@ -286,7 +286,7 @@ def test_what_cannot_be_stored_is_not_sent(place: Place, monkeypatch: pytest.Mon
 
 
 def test_long_paths_fill_a_message_too(place: Place) -> None:
-    count, deep = 260, place.own
+    count, deep = 800, place.own
     for _ in range(9):
         deep /= 240 * "n"
     deep.mkdir(parents=True)
@@ -707,11 +707,11 @@ def test_a_directory_without_the_right_to_write_is_copied_again(
     modes: list[int] = []
     store = writing.store
 
-    def watched(*args: Any) -> bool:
+    def watched(*args: Any) -> list[bool | str]:
         modes.append(stat.S_IMODE((place.served / "tree").stat().st_mode))
         return store(*args)
 
-    monkeypatch.setattr(receiver, "store", watched)
+    monkeypatch.setattr(naming, "store", watched)
 
     async def main() -> None:
         async with place.server():

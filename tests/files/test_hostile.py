@@ -8,7 +8,9 @@ import pytest
 import rnic
 import rnic.aio
 from files.ends import ALL, HOST, Place, content, run
+from rnic._disk import Found
 from rnic.files.options import CHUNK, SLOTS, Options
+from rnic.files.packs import pack
 from rnic.files.records import (
     INLINE,
     Alive,
@@ -24,12 +26,11 @@ from rnic.files.records import (
     Op,
     Open,
     Opened,
+    Pack,
     Record,
     Resume,
-    Small,
     Stored,
     Would,
-    digest,
     encode,
 )
 from rnic.files.state import Sum
@@ -38,17 +39,23 @@ from rnic.files.talk import CONFIG, GREETING, Talk
 NOTHING = bytes(16)
 
 
-def small(number: int = 0, path: bytes = b"f", content: bytes = b"x") -> Small:
-    return Small(number, 0o644, 0, len(content), digest(content), path, content)
+def small(number: int = 0, path: bytes = b"f", content: bytes = b"x", mtime: int = 0) -> Pack:
+    folder, _, name = path.rpartition(b"/") if path[:1] != b"/" else (b"", b"", path)
+    return pack(number, folder, [name], [Found(len(content), 0o644, mtime)], content)
 
 
 LIES: list[tuple[list[Record], str]] = [
     ([small(1)], "entry 1"),
     ([small(), small()], "entry 0"),
-    ([small()._replace(size=2)], "1 bytes of a file of 2"),
-    ([small(content=bytes(INLINE + 1))], "of a file of"),
+    ([small()._replace(contents=b"xx")], "tells of 1 bytes, 2 have come"),
+    ([small()._replace(contents=b"")], "tells of 1 bytes, 0 have come"),
+    ([small()._replace(entries=2)], "of 2 files with a table of 19 bytes"),
+    ([small()._replace(table=small().table + b"f")], "tells of 1 bytes"),
+    ([small()._replace(entries=0)], "tells of 0 bytes"),
+    ([small(content=bytes(INLINE + 1))], "a file of 65537 bytes in a Pack"),
     ([small(path=b"x" * 5000)], "a path of 5000"),
-    ([small()._replace(mtime=1 << 62)], "time or size"),
+    ([small(path=b"x" * 5000 + b"/f")], "a path of 5002"),
+    ([small(mtime=1 << 62)], "time or size"),
     ([Would(0, 0, 0, 0, b"f")], "dry run"),
     ([Data(0, 0, 1, 0, NOTHING)], "not open"),
     ([Open(0, 0, 0, 10, 0, b"f"), Data(0, 0, 11, 0, NOTHING)], "11 bytes at 0"),
@@ -201,12 +208,15 @@ def test_a_receiver_that_lies(place: Place, lie: Record, why: str) -> None:
 
 
 def test_a_receiver_with_too_little_memory(place: Place) -> None:
+    (place.served / "large").write_bytes(bytes(CHUNK))
+
     async def main() -> None:
         async with place.server():
             with pytest.raises(rnic.EndpointError, match="are needed"):
-                async with place.liar(Op.GET, b"f") as talk:
+                async with place.liar(Op.GET, b"large") as talk:
                     await talk.conn.share(bytearray(100))
-                    await talk.hear()
+                    while True:
+                        await talk.hear()
 
     run(main())
 
@@ -219,7 +229,6 @@ def test_a_server_that_sends_what_nobody_asked_for(place: Place) -> None:
         await talk.send(Hello(1, 3, NOTHING))
         await talk.hear()
         await talk.send(Go(NOTHING))
-        await talk.conn.next_region()
         await conn.send(encode(small(0, b".bashrc"), small(1, b"f"), Alive(), Finish(2)))
         async for _ in conn:
             pass

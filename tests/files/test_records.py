@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rnic._disk import Found
 from rnic.files.options import Options
+from rnic.files.packs import Small, pack, unpack
 from rnic.files.records import (
     Alive,
     Complaint,
@@ -18,11 +22,10 @@ from rnic.files.records import (
     Free,
     Open,
     Opened,
+    Pack,
     Record,
-    Small,
     Stored,
     decode,
-    digest,
     encode,
     pack_paths,
     unpack_paths,
@@ -30,7 +33,7 @@ from rnic.files.records import (
 from rnic.files.state import CopyError, Incoming, Outgoing, Sum
 
 EXAMPLES: list[Record] = [
-    Small(7, 0o644, -5, 3, digest(b"abc"), b"a/b", b"abc"),
+    pack(7, b"a", [b"b", b"c", b""], [Found(2, 0o644, -5), Found(1, 0o644, 5), Found(0, 0, 0)], b"abc"),
     Data(1, 1 << 40, 1 << 20, 7, bytes(range(16))),
     Complaint("ä".encode(), b"no"),
     Folder(0, 0o755, 1, 0, b"x"),
@@ -42,6 +45,24 @@ EXAMPLES: list[Record] = [
 
 def test_records_come_back() -> None:
     assert list(decode(encode(*EXAMPLES))) == EXAMPLES
+
+
+def test_the_files_of_a_pack() -> None:
+    (found,) = decode(encode(EXAMPLES[0]))
+    assert isinstance(found, Pack)
+    assert unpack(found) == [
+        Small(7, 0o644, -5, 2, b"a/b", b"ab"),
+        Small(8, 0o644, 5, 1, b"a/c", b"c"),
+        Small(9, 0, 0, 0, b"a/", b""),
+    ]
+    assert [one.content for one in unpack(found._replace(contents=b"abd"))] == [None, None, None]
+
+
+@given(st.integers(0, 5), st.binary(max_size=100), st.binary(max_size=10))
+def test_any_table_is_one_of_files_or_refused(entries: int, table: bytes, contents: bytes) -> None:
+    with suppress(CopyError):
+        files = unpack(Pack(0, entries, bytes(16), b"", table, contents))
+        assert (len(files), sum(one.size for one in files)) == (entries, len(contents))
 
 
 def test_the_bytes_are_those_of_the_table() -> None:
@@ -90,7 +111,7 @@ def test_options_come_back() -> None:
 def incoming() -> Incoming:
     books = Incoming(2, 100)
     entry = Open(0, 0, 0, 250, 0, b"f")
-    books.entry(entry)
+    books.entry(entry.id)
     books.begin(entry)
     return books
 
@@ -124,7 +145,7 @@ def test_a_slot_is_used_once_until_it_is_free() -> None:
 def test_entries_are_counted() -> None:
     books = incoming()
     with pytest.raises(CopyError, match="where 1 was due"):
-        books.entry(Open(0, 0, 0, 0, 0, b""))
+        books.entry(0)
     with pytest.raises(CopyError, match="finished"):
         books.finish(1)
     books.end(0)

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Iterator
 
 import pytest
 
 from patterns.ends import WAIT, queue_pairs
-from rnic import MR, QP, SGE, AccessFlags, PostError, QPAttr, QPState, SendFlags, SendWR, WROpcode
-from rnic.patterns.chain import QueueError, SendQueue
+from rnic import MR, QP, SGE, AccessFlags, Faults, PostError, QPAttr, QPState, SendFlags, SendWR, WROpcode
+from rnic.patterns.chain import QueueError, SendQueue, Update
+from waiting import until
 
 ACCESS = (
     AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_READ | AccessFlags.REMOTE_ATOMIC
@@ -71,7 +73,70 @@ def test_random_chains_never_run_out_of_places(ends: tuple[QP, MR, MR], every: i
     found = queue.statistics()
     assert found.chains >= 300
     assert found.signaled >= found.requests // every - found.chains
-    assert int.from_bytes(there.buf[:8], "little") == written
+    until(lambda: int.from_bytes(there.buf[:8], "little") == written, "the last WRITE is there")
+
+
+@pytest.mark.parametrize("every", [1, 3, 4, 16])
+def test_updates_never_run_out_of_places(ends: tuple[QP, MR, MR], every: int) -> None:
+    qp, here, there = ends
+    queue = SendQueue(qp, every=every)
+    update = Update(queue, here, there.addr, there.rkey, 0, 8)
+    dice, at = random.Random(every), 64
+    for count in range(1, 400):
+        length = 8 * dice.randint(0, 3) if at < SIZE - 24 else 0
+        here.buf[at : at + length] = dice.randbytes(length)
+        struct.pack_into("<Q", here.buf, 0, count)
+        while not update.post(at, length):
+            queue.post([SendWR(opcode=WROpcode.RDMA_WRITE)], timeout=WAIT)  # which makes room
+        at += length
+    queue.flush(WAIT)
+    until(
+        lambda: struct.unpack_from("<Q", there.buf, 8) == (399,), "the last word is there"
+    )  # later than TCP has it
+    assert bytes(there.buf[64:at]) == bytes(here.buf[64:at])
+    assert queue.room == 16
+
+
+@pytest.mark.roce
+@pytest.mark.wire
+def test_updates_gather_behind_what_is_under_way_and_leave_by_themselves(ends: tuple[QP, MR, MR]) -> None:
+    """The first one is lost; when it has been repeated, the others leave, though nobody posts or polls."""
+    qp, here, there = ends
+    queue = SendQueue(qp, every=16)
+    update = Update(queue, here, there.addr, there.rkey, 0, 8)
+    here.buf[64:] = random.Random(1).randbytes(SIZE - 64)
+    qp.context.set_faults(Faults(loss=1.0))
+    depths = []
+    for count in range(1, 6):
+        struct.pack_into("<Q", here.buf, 0, count)
+        assert update.post(64 * count, 64 if count < 5 else SIZE - 320)
+        depths.append(qp.statistics().sq_depth)
+    qp.context.set_faults(None)
+    until(lambda: struct.unpack_from("<Q", there.buf, 8) == (5,), "the last word is there")
+    assert there.buf[64:] == here.buf[64:]
+    assert depths == [2, 4, 4, 4, 4]  # the others are one pair
+    assert queue.reached == 0
+
+
+@pytest.mark.roce  # over iWARP a WRITE is complete when TCP has it
+def test_an_update_that_fails_is_told(ends: tuple[QP, MR, MR]) -> None:
+    qp, here, there = ends
+    queue = SendQueue(qp)
+    assert Update(queue, here, there.addr, there.rkey + 1, 0, 8).post(64, 8)
+    with pytest.raises(QueueError) as caught:
+        queue.flush(WAIT)
+    assert caught.value.wc.wr_id == 1
+
+
+def test_an_update_that_is_refused_posts_nothing(ends: tuple[QP, MR, MR]) -> None:
+    qp, here, there = ends
+    queue = SendQueue(qp)
+    update = Update(queue, here, there.addr, there.rkey, 0, 8)
+    qp.modify(QPAttr(qp_state=QPState.RESET))
+    for length in (0, 8):
+        with pytest.raises(PostError, match="RESET"):
+            update.post(64, length)
+    assert queue.posted == 0
 
 
 def test_a_ticket_that_nobody_signals_is_refused(ends: tuple[QP, MR, MR]) -> None:

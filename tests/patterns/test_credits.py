@@ -242,6 +242,22 @@ async def within(work: Any) -> Any:
     return await asyncio.wait_for(work, WAIT)
 
 
+def test_a_message_that_comes_while_a_task_is_about_to_wait_is_not_missed() -> None:
+    async def talk(a: AsyncChannel, b: AsyncChannel) -> None:
+        await asyncio.gather(a.send(b"early"), b.recv())
+        async with a._posting:  # as READs and WRITEs have it while they move
+            receiving = asyncio.create_task(a.recv())
+            await asyncio.sleep(0)
+            await b.send(b"late")
+            while not a._flow.is_waiting:
+                await asyncio.sleep(0)
+        assert await receiving == b"late"
+        await asyncio.gather(a.close(WAIT), b.close(WAIT))
+
+    with async_channels() as (a, b):
+        asyncio.run(within(talk(a, b)))
+
+
 def test_tasks_send_and_receive_at_the_same_time() -> None:
     async def talk(a: AsyncChannel, b: AsyncChannel) -> None:
         async def send(channel: AsyncChannel) -> None:

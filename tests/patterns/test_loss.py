@@ -69,12 +69,14 @@ def records(count: int, longest: int) -> list[bytes]:
 # ---------------------------------------------------------------- the patterns; each says what was compared
 
 
-def ring(on: Any, losing: Losing) -> str:
-    said, heard = records(400, 1000), list[bytes]()
+def ring(on: Any, losing: Losing, longest: int = 1000) -> str:
+    said, heard = records(400, longest), list[bytes]()
 
     def write() -> None:
-        for begin in range(0, len(said), 5):
+        for begin in range(0, len(said), 10):
             writer.put_many(said[begin : begin + 5], WAIT)
+            for one in said[begin + 5 : begin + 10]:
+                writer.put(one, WAIT)
         writer.end(WAIT)
 
     with on(4096) as (writer, reader):
@@ -202,15 +204,19 @@ def rendezvous(how: str, losing: Losing) -> str:
     rows = np.random.default_rng(SEED).integers(0, 256, (100, 4000), np.uint8)[:, :3000]
     with ends(how) as (a, b), beside(echo_announced, b):
         with losing(a._channel.qp.context, b._channel.qp.context):
+            back = np.zeros_like(rows)
             for _ in range(5):
                 a.send(rows, WAIT)
-                assert a.recv(WAIT) == rows.tobytes()
+                assert a.recv_into(back, WAIT) == rows.nbytes  # from the second on it is invited
+                assert (back == rows).all()
+                back[...] = 0
         a.close(WAIT)
     return f"{5 * rows.nbytes} bytes and their echo"
 
 
 PATTERNS: dict[str, Callable[[Losing], str]] = {
     "ring on queue pairs": partial(ring, on_queue_pairs),
+    "ring of short records on queue pairs": partial(ring, on_queue_pairs, longest=50),
     "ring on a connection": partial(ring, on_connections),
     "credits": credits_,
     "rpc": rpc,

@@ -20,9 +20,10 @@ from forked import FORKS
 from patterns.ends import WAIT, channel_through, queue_pair, queue_pairs
 from rnic.patterns.credits import AsyncChannel, Channel
 from rnic.patterns.cursor import LiarError
-from rnic.patterns.rendezvous import AsyncRendezvous, RegistrationCache, Rendezvous, words
+from rnic.patterns.rendezvous import AsyncRendezvous, RegistrationCache, Rendezvous, taking, words
 from rnic.patterns.rendezvous.layout import Remote
 from rnic.patterns.rendezvous.words import Kind
+from waiting import until
 
 Pair = tuple[Rendezvous, Rendezvous]
 HOWS = ["read", "write"]
@@ -278,6 +279,173 @@ def test_recv_that_ends_in_time_leaves_the_buffer_and_loses_nothing(how: str) ->
         close(a, b)
 
 
+# ------------------------------------------------------------------------------------ invitations
+
+
+def send_invited(a: Rendezvous, b: Rendezvous, message: Any, target: Any) -> None:
+    """The sender waits until it is invited."""
+    with beside(b.recv_into, target, WAIT):
+        hope(a)
+        a.send(message, WAIT)
+        a._dealings._hopes = False
+
+
+def hope(end: Rendezvous | AsyncRendezvous) -> None:
+    """An invitation will come, if it takes long on a busy machine."""
+    end._dealings._hopes, end._dealings._patience = True, WAIT
+
+
+def begin(a: Rendezvous, b: Rendezvous) -> None:
+    """A long message has come by recv_into(): so the next one is invited."""
+    target = bytearray(50_000)
+    with beside(a.send, data(50_000), WAIT):
+        assert b.recv_into(target, WAIT) == 50_000
+    assert target == data(50_000)
+
+
+@pytest.mark.wire
+@both_ways
+@pytest.mark.parametrize("device", ["roce_lo", "iwarp_lo"])
+def test_a_receiver_that_waits_is_written_to_at_once(how: str, device: str) -> None:
+    with ends(how, device) as (a, b):
+        begin(a, b)
+        whole = np.zeros((40, 5000), np.uint8)
+        for number, target in enumerate([whole, whole, whole[:, :4000], whole[::-1, 100:2000], whole.T], 1):
+            message = data(target.nbytes - number)
+            send_invited(a, b, message, target)
+            assert plain(target)[: len(message)] == message
+            assert a.statistics().invited == number
+        send_invited(a, b, b"eager", whole)
+        assert whole.tobytes()[:5] == b"eager"
+        with beside(a.send, data(10_000), WAIT):
+            assert b.recv(WAIT) == data(10_000)
+        assert a.statistics().invited == number
+        close(a, b)
+        assert b.statistics().received == number + 3
+
+
+@both_ways
+def test_long_messages_one_behind_the_other_are_invited(how: str) -> None:
+    """Header and body, and a receiver that is as fast as its sender."""
+    with ends(how) as (a, b):
+
+        def take() -> None:
+            target = np.zeros(200_000, np.uint8)
+            for number in range(30):
+                assert b.recv(WAIT) == b"%d" % number
+                assert b.recv_into(target, WAIT) == 200_000 - number
+                assert target.tobytes()[: 200_000 - number] == data(200_000 - number)
+
+        with beside(take):
+            for number in range(30):
+                a.send(b"%d" % number, WAIT)
+                a.send(data(200_000 - number), WAIT)
+        close(a, b)
+
+
+@pytest.mark.wire
+@both_ways
+def test_a_place_that_is_too_small_is_not_used(how: str) -> None:
+    with ends(how) as (a, b), ThreadPoolExecutor(1) as pool:
+        begin(a, b)
+        call = pool.submit(b.recv_into, bytearray(20_000), WAIT)
+        until(lambda: b._dealings._room is not None, "an invitation")
+        sending = pool.submit(b.recv, WAIT)  # runs when the first has failed
+        a.send(data(20_001), WAIT)
+        with pytest.raises(ValueError, match="20001 bytes and the buffer 20000"):
+            call.result(WAIT)
+        assert sending.result(WAIT) == data(20_001)
+        close(a, b)
+
+
+@pytest.mark.wire
+@both_ways
+@pytest.mark.parametrize("withdrawn", [True, False])
+def test_an_invitation_in_vain_leaves_the_buffer(how: str, withdrawn: bool) -> None:
+    with ends(how) as (a, b):
+        begin(a, b)
+        early, target = bytearray(50_000), bytearray(50_000)
+        with pytest.raises(TimeoutError):
+            b.recv_into(early, 0)
+        if withdrawn:
+            with pytest.raises(TimeoutError):
+                b.recv(0)
+
+        def is_heard() -> bool:
+            with suppress(TimeoutError):
+                a.recv(0)
+            return a._dealings._invited is not None and bool(a._dealings._invited) != withdrawn
+
+        until(is_heard, "the invitation, or its end")
+        with pytest.raises(TimeoutError, match="copy"):
+            a.send(data(50_000), 0)  # it may be written by now, but not to the buffer
+        early.clear()
+        with beside(b.recv_into, target, WAIT):
+            a.send(b"behind", WAIT)
+        assert target == data(50_000)
+        assert b.recv(WAIT) == b"behind"
+        assert a.statistics().invited == (not withdrawn)
+        close(a, b)
+
+
+@pytest.mark.wire
+def test_after_an_invitation_in_vain_there_is_none_for_a_while() -> None:
+    with ends() as (a, b):
+        begin(a, b)
+        with pytest.raises(TimeoutError):
+            b.recv_into(bytearray(50_000), 0)
+        for _ in range(16):
+            begin(a, b)
+        assert a.statistics().invited <= 1
+        send_invited(a, b, data(50_000), bytearray(50_000))
+        close(a, b)
+
+
+@pytest.mark.wire
+def test_an_array_that_comes_again_is_registered_ahead() -> None:
+    with ends() as (a, b):
+        begin(a, b)
+        target = np.zeros(50_000, np.uint8)
+        for _ in range(5):
+            send_invited(a, b, data(50_000), target)
+        assert b.cache.statistics().hits == 3
+        assert b.cache.statistics().kept == 1
+        del target
+        assert b.cache.statistics().kept == 0
+        close(a, b)
+
+
+@pytest.mark.wire
+def test_who_ends_while_the_peer_may_write_takes_the_memory_back() -> None:
+    with ends() as (a, b):
+        begin(a, b)
+        target = bytearray(50_000)
+
+        def take() -> None:
+            with pytest.raises(rnic.AbortedError, match="enough"):
+                b.recv_into(target, WAIT)
+
+        with beside(take):
+            until(lambda: b._dealings._room is not None, "an invitation")
+            a.abort("enough")
+        assert not b.cache._used
+
+
+@both_ways
+@pytest.mark.own_way
+def test_in_shared_memory_nobody_is_invited_to_read(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RNIC_LOCAL", "on")
+    with ends(how) as (a, b):
+        for _ in range(3):
+            begin(a, b)
+        assert b._dealings._reads_memory() == (how == "read")
+        assert how == "write" or not a.statistics().invited
+        close(a, b)
+
+
+# ------------------------------------------------------------------------------------ calls that end early
+
+
 def speak_and_listen(end: Rendezvous, seed: int) -> list[bytes]:
     """Each call may end at once; what was announced must come all the same, and whole."""
     dice, got = Random(seed), list[bytes]()
@@ -302,7 +470,9 @@ def speak_and_listen(end: Rendezvous, seed: int) -> list[bytes]:
 
 
 @both_ways
-def test_calls_that_end_early_tear_no_message(how: str) -> None:
+@pytest.mark.parametrize("pause", [0, 16])
+def test_calls_that_end_early_tear_no_message(how: str, pause: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(taking, "_PAUSE", pause)
     with ends(how) as (a, b), ThreadPoolExecutor(2) as pool:
         for got in pool.map(speak_and_listen, (a, b), (1, 2)):
             assert [int(message[:2]) for message in got] == sorted({int(message[:2]) for message in got})
@@ -439,19 +609,23 @@ def lie(end: Rendezvous, word: bytes) -> None:
     end._channel.send(word, WAIT)
 
 
-@pytest.mark.parametrize("kind", [Kind.OFFER, Kind.CLEAR])
+@pytest.mark.parametrize("kind", [Kind.OFFER, Kind.CLEAR, Kind.INVITE])
 def test_memory_that_is_not_the_peers_to_give_ends_the_channel(kind: Kind) -> None:
-    with ends("write") as (a, b):
+    with ends("write") as (a, b), ThreadPoolExecutor(1) as pool:
         greet(a, b)
         pieces = words.pack_pieces([Remote(0, 50_000, 0xDEAD)])
         if kind is Kind.OFFER:
             lie(b, words.pack(kind, 1, pieces))
-            with pytest.raises(LiarError, match="not what it says"):
-                a.recv(WAIT)
+            call = pool.submit(a.recv, WAIT)
         else:
-            lie(b, words.pack(kind, 1, pieces))
-            with pytest.raises(LiarError, match="not what it says"):
-                a.send(data(50_000), WAIT)
+            if kind is Kind.INVITE:
+                lie(b, words.pack(kind, 2, pieces))
+            call = pool.submit(a.send, data(50_000), WAIT)
+            if kind is Kind.CLEAR:
+                assert b._channel.recv(WAIT)[0] == Kind.ASK
+                lie(b, words.pack(kind, 2, pieces))
+        with pytest.raises(LiarError, match="not what it says"):
+            call.result(WAIT)
         with pytest.raises(ConnectionError):
             a.send(b"x", WAIT)
         with pytest.raises(ConnectionError):
@@ -550,10 +724,32 @@ def test_tasks_talk(how: str) -> None:
         asyncio.run(within(talk(a, b)))
 
 
+@pytest.mark.wire
 @both_ways
-def test_a_cancelled_task_leaves_its_buffer(how: str) -> None:
+def test_tasks_that_wait_are_written_to_at_once(how: str) -> None:
+    async def talk(a: AsyncRendezvous, b: AsyncRendezvous) -> None:
+        buffer = bytearray(50_000)
+        for _ in range(10):
+            receiving = asyncio.create_task(b.recv_into(buffer))
+            if a.statistics().announced:
+                hope(a)
+            await a.send(data(50_000))
+            assert await receiving == 50_000
+            assert buffer == data(50_000)
+        assert a.statistics().invited == 9
+        await asyncio.gather(a.close(WAIT), b.close(WAIT))
+
+    with async_ends(how) as (a, b):
+        asyncio.run(within(talk(a, b)))
+
+
+@both_ways
+@pytest.mark.parametrize("invited", [False, True])
+def test_a_cancelled_task_leaves_its_buffer(how: str, invited: bool) -> None:
     async def talk(a: AsyncRendezvous, b: AsyncRendezvous) -> None:
         await asyncio.gather(a.send(b"hello"), b.recv())
+        if invited:
+            await asyncio.gather(a.send(data(50_000)), b.recv_into(bytearray(50_000)))
         buffer, target = bytearray(data(50_000)), bytearray(50_000)
         for call in b.recv_into(target), a.send(buffer), b.recv_into(target):
             with pytest.raises(TimeoutError):

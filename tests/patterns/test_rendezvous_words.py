@@ -9,6 +9,7 @@ from contextlib import suppress
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ from rnic.patterns.rendezvous import words
 from rnic.patterns.rendezvous.cache import RegistrationCache
 from rnic.patterns.rendezvous.layout import Layout, Piece, Remote, requests
 from rnic.patterns.rendezvous.measure import Measuring
-from rnic.patterns.rendezvous.steps import Hear, Leave, Move, Say
+from rnic.patterns.rendezvous.steps import Hear, Leave, More, Move, Say
 from rnic.patterns.rendezvous.words import Kind, pack, pack_ask, pack_pieces
 
 MOST = 100_000  # bytes that the end takes
@@ -49,14 +50,21 @@ class End:
         try:
             step = next(steps)
             while True:
-                answer = None
+                answer: Any = None
                 match step:
-                    case Leave(message) | Say(message, _):
+                    case Leave(message):
                         self.said.append(message)
-                    case Move(wrs, _):
+                    case More():
+                        answer = bool(left and left[0][0] == Kind.INVITE)
+                    case Say(message, _, begins):
+                        begins()
+                        self.said.append(message)
+                    case Move(wrs, _, behind):
                         self.moved.extend(wrs)
+                        if behind is not None:
+                            self.said.append(behind())
                     case Hear():
-                        if not left:
+                        if not left or (left[0][0] != Kind.INVITE and self._looks_only()):
                             step = steps.throw(TimeoutError())
                             continue
                         answer = left.pop(0)
@@ -66,6 +74,11 @@ class End:
         finally:
             steps.close()
 
+    def _looks_only(self) -> bool:
+        """It has said nothing as yet that the peer could answer."""
+        out = self.dealings._out
+        return out is not None and out.number is None
+
     def begin(self) -> None:
         """It knows its peer."""
         with suppress(TimeoutError):
@@ -73,6 +86,10 @@ class End:
 
     def recv(self, *heard: bytes) -> Any:
         return self.run(self.dealings.recv(None, 0.0), *heard)
+
+    def recv_into(self, *heard: bytes) -> Any:
+        target = Layout(np.zeros(10_000, np.uint8), "", True)
+        return self.run(self.dealings.recv(target, 0.0), *heard)
 
     def send(self, *heard: bytes) -> Any:
         return self.run(self.dealings.send(Layout(bytes(10_000), "", False), 0.0), *heard)
@@ -106,6 +123,8 @@ def test_the_bytes_are_those_of_the_page() -> None:
     assert pack(Kind.OFFER, 3, pack_pieces([PIECE])) == struct.pack("<BBHIQQI", 3, 0, 0, 3, 0, 100, 7)
     assert pack(Kind.ASK, 4, pack_ask(9), True) == struct.pack("<BBHIQ", 4, 1, 0, 4, 9)
     assert pack(Kind.DONE, 4) == struct.pack("<BBHI", 7, 0, 0, 4)
+    assert pack(Kind.INVITE, 5, pack_pieces([PIECE])) == struct.pack("<BBHIQQI", 10, 0, 0, 5, 0, 100, 7)
+    assert pack(Kind.FILLED, 5, pack_ask(9)) == struct.pack("<BBHIQ", 11, 0, 0, 5, 9)
 
 
 OFFER = pack(Kind.OFFER, 1, pack_pieces([PIECE]))
@@ -116,7 +135,17 @@ LIES = {
     "flags": ([struct.pack("<BBHI", 2, 2, 0, 0)], "flags 0x2"),
     "what is zero": ([struct.pack("<BBHI", 2, 0, 1, 0)], "0x1"),
     "a probe that is none": ([struct.pack("<BBHI", 7, 1, 0, 1)], "DONE with flags"),
-    "a number of nothing": ([pack(Kind.EAGER, 5)], "the number 5"),
+    "a number of nothing": ([pack(Kind.MEASURED, 5)], "the number 5"),
+    "an eager one that is not next": ([pack(Kind.EAGER, 5)], "message 5: 1 is the next"),
+    "an invitation for later": ([pack(Kind.INVITE, 2, pack_pieces([PIECE]))], "invites message 2, and 0"),
+    "two invitations": ([pack(Kind.INVITE, 1, pack_pieces([PIECE]))] * 2, "invites message 1 too often"),
+    "what was not offered withdrawn": ([pack(Kind.INVITE, 1)], "invites message 1 too often"),
+    "an invitation withdrawn twice": (
+        [pack(Kind.INVITE, 1, pack_pieces([PIECE])), pack(Kind.INVITE, 1), pack(Kind.INVITE, 1)],
+        "invites message 1 too often",
+    ),
+    "an invitation to nowhere": ([pack(Kind.INVITE, 1, pack_pieces([Remote(0, 0, 1)]))], "without bytes"),
+    "what nobody invited": ([pack(Kind.FILLED, 1, pack_ask(9))], "none was"),
     "a body of nothing": ([pack(Kind.DONE, 1, b"x")], "with 1 bytes: it has 0"),
     "a second HELLO": ([HELLO], "HELLO, and no other one"),
     "no pieces": ([pack(Kind.OFFER, 1)], "1 to 256"),
@@ -181,6 +210,106 @@ def test_a_lie_about_a_question_is_found_out(writer: End, heard: list[bytes], wh
         writer.send(*heard)
 
 
+INVITED = pack(Kind.INVITE, 1, pack_pieces([Remote(0, 6000, 7), Remote(0, 5000, 8)]))
+FILLED = pack(Kind.FILLED, 2, pack_ask(10_000))
+
+
+@pytest.mark.parametrize("how", ["read", "write"])
+def test_an_invited_message_needs_no_announcement(pd: rnic.PD, how: Any) -> None:
+    end = End(pd, how)
+    end.begin()
+    end.send(INVITED, pack(Kind.DONE, 1))
+    assert [(wr.remote_addr, wr.rkey) for wr in end.moved] == [(0, 7), (0, 8)]
+    assert [sum(sge.length for sge in wr.sg_list) for wr in end.moved] == [6000, 4000]
+    assert end.said[1:] == [pack(Kind.FILLED, 1, pack_ask(10_000))]
+    assert end.dealings.statistics().invited == end.dealings.statistics().announced == 1
+    end.over()
+
+
+@pytest.mark.parametrize(
+    "heard",
+    [
+        [pack(Kind.INVITE, 1, pack_pieces([Remote(0, 9999, 7)]))],
+        [pack(Kind.INVITE, 1)],  # withdrawn
+    ],
+)
+def test_where_it_has_no_place_it_is_announced(end: End, heard: list[bytes]) -> None:
+    if heard[0] == pack(Kind.INVITE, 1):
+        with suppress(TimeoutError):
+            end.recv(INVITED, *heard)
+        heard = []
+    end.send(*heard, pack(Kind.DONE, 1))
+    assert end.said[1][0] == Kind.OFFER
+    assert end.dealings.statistics().invited == 0
+
+
+def test_an_invitation_is_for_one_message(end: End) -> None:
+    with suppress(TimeoutError):
+        end.recv(INVITED)
+    end.run(end.dealings.send(Layout(b"eager", "", False), 0.0))
+    end.send(pack(Kind.DONE, 2))
+    assert [said[0] for said in end.said[1:]] == [Kind.EAGER, Kind.OFFER]
+
+
+def test_what_was_filled_elsewhere_is_asked_for_again(end: End) -> None:
+    end.send(INVITED, pack(Kind.CLEAR, 1, pack_pieces([Remote(0, 10_000, 9)])), pack(Kind.DONE, 1))
+    assert [wr.rkey for wr in end.moved] == [7, 8, 9]
+    assert [said[0] for said in end.said[1:]] == [Kind.FILLED, Kind.WRITTEN]
+
+
+@pytest.mark.parametrize(
+    ("heard", "why"),
+    [
+        ([INVITED, pack(Kind.DONE, 2)], "was not given"),
+        ([INVITED, pack(Kind.CLEAR, 1, pack_pieces([PIECE]))], "room for 100 bytes: the message has 10000"),
+        ([INVITED] * 3, "too often"),
+    ],
+)
+def test_a_lie_about_an_invitation_is_found_out(end: End, heard: list[bytes], why: str) -> None:
+    with pytest.raises(LiarError, match=why):
+        end.send(*heard)
+
+
+def invites(end: End) -> None:
+    """It has taken a long message by recv_into(), and waits for the next one in its buffer."""
+    assert end.recv_into(pack(Kind.ASK, 1, pack_ask(100)), pack(Kind.WRITTEN, 1)) == 100
+    with pytest.raises(TimeoutError):
+        end.recv_into()
+    assert end.said[-1][0] == Kind.INVITE
+
+
+@pytest.mark.parametrize(
+    ("heard", "why"),
+    [
+        (pack(Kind.FILLED, 2, pack_ask(10_001)), "10001 bytes fill a place of 10000"),
+        (pack(Kind.FILLED, 2, pack_ask(0)), "0 bytes fill"),
+        (pack(Kind.FILLED, 3, pack_ask(9)), "message 3: 2 is the next"),
+        (pack(Kind.WRITTEN, 2), "gave no room"),
+    ],
+)
+def test_a_lie_about_what_was_filled_is_found_out(end: End, heard: bytes, why: str) -> None:
+    invites(end)
+    with pytest.raises(LiarError, match=why):
+        end.recv_into(heard)
+
+
+def test_a_place_that_is_gone_is_withdrawn_and_given_anew_if_it_was_filled(end: End) -> None:
+    invites(end)
+    assert end.recv_into(FILLED, pack(Kind.WRITTEN, 2)) == 10_000
+    withdrawn = pack(Kind.INVITE, 2)
+    assert [said[0] for said in end.said[-3:]] == [withdrawn[0], Kind.CLEAR, Kind.DONE]
+    assert withdrawn in end.said
+    with pytest.raises(LiarError, match="none was"):
+        end.recv_into(FILLED)
+
+
+def test_any_message_ends_the_invitation(end: End) -> None:
+    invites(end)
+    assert end.recv_into(pack(Kind.EAGER, 2, b"short")) == 5
+    with pytest.raises(LiarError, match="none was"):
+        end.recv_into(pack(Kind.FILLED, 3, pack_ask(9)))
+
+
 @pytest.mark.parametrize(
     "hello",
     [b"rnRW\1\0" + bytes(10), b"rnRV\2\0" + bytes(10), b"rnRV\1\0"],
@@ -220,7 +349,7 @@ def test_any_words_are_understood_or_a_lie(pd: rnic.PD, seed: int) -> None:
     ]
     try:
         for _ in range(5):
-            call = dice.choice([end.recv, end.send, end.measure])
+            call = dice.choice([end.recv, end.recv_into, end.send, end.measure])
             with suppress(TimeoutError):
                 call(*heard)
             heard = heard[3:]

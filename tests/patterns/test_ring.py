@@ -260,6 +260,13 @@ def knows_the_room(writer: RingWriter) -> None:
     until(lambda: cursor.look(cursor.own) == cursor.own, "the writer sees that all was taken")
 
 
+def sees_all(reader: RingReader, writer: RingWriter) -> None:
+    """All that was put has come: the reader need not wait for it."""
+    cursor, put = reader._cursor, writer._cursor.own
+    assert cursor is not None
+    until(lambda: cursor.look(put) == put, "the reader sees all that was put")
+
+
 def interrupt(end: RingWriter | RingReader, steps: Steps[Any], at: int, done: bool) -> None:
     """Carry out a call's steps up to this one, of which the call does not learn whether it was done."""
     step = next(steps)
@@ -297,6 +304,52 @@ def test_a_doorbell_that_was_interrupted_rings_with_the_next_record() -> None:
         writer.put(b"second", WAIT)
         assert waiting.result(WAIT) == b"first"
         assert reader.get(WAIT) == b"second"
+
+
+@contextmanager
+def interrupts(end: RingWriter | RingReader, monkeypatch: pytest.MonkeyPatch, done: bool) -> Iterator[None]:
+    """A signal's handler raises while a call that waits for nothing posts its WRITEs."""
+    update = end._cursor and end._cursor._update
+    assert update is not None
+    post = update.post
+
+    def interrupted(offset: int, length: int) -> bool:
+        if done:
+            post(offset, length)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(update, "post", interrupted)
+        yield
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_short_calls_that_were_interrupted(monkeypatch: pytest.MonkeyPatch, done: bool) -> None:
+    with on_queue_pairs() as (writer, reader):
+        heard = []
+        for n in range(50):
+            knows_the_room(writer)
+            with interrupts(writer, monkeypatch, done):
+                writer.put(b"%d" % n, WAIT)
+            writer.put(b"next", WAIT)
+            sees_all(reader, writer)
+            with interrupts(reader, monkeypatch, done):
+                while True:
+                    heard.append(reader.get(WAIT))
+            while len(heard) < 2 * n + 2:
+                heard.append(reader.get(WAIT))
+        assert heard == [one for n in range(50) for one in (b"%d" % n, b"next")]
+
+
+def test_a_drain_that_sleeps_is_woken_by_the_last_get(ring: tuple[RingWriter, RingReader]) -> None:
+    writer, reader = ring
+    with ThreadPoolExecutor(1) as pool:
+        for n in range(1, 20):
+            writer.put_many([b"1", b"2"], WAIT)
+            draining = pool.submit(writer.drain, WAIT)
+            until(lambda slept=n: writer._cursor.slept == slept, "the writer sleeps")
+            assert [reader.get(WAIT), reader.get(WAIT)] == [b"1", b"2"]
+            draining.result(WAIT)
 
 
 @pytest.mark.parametrize("done", [False, True])

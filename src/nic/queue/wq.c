@@ -326,6 +326,81 @@ int sq_post_whole(struct wq *q, const struct rnic_send_wr *wr, const struct rnic
     return rc;
 }
 
+/* ---------------------------------------------------------------- a piece and a word */
+
+#define PAIR_MOST 65536u /* bytes of a piece that grows: what is sent in one turn */
+
+struct pair {
+    struct rnic_send_wr piece, word;
+    struct rnic_sge at, bytes; /* of the piece, and of the word */
+};
+
+static bool pair_read(struct pair *pair, const struct rnic_send_wr *wr) {
+    wr_read(&pair->piece, wr);
+    if (!pair->piece.next)
+        return false;
+    wr_read(&pair->word, pair->piece.next);
+    if (pair->piece.opcode != RNIC_WR_RDMA_WRITE || pair->piece.send_flags || pair->piece.num_sge != 1 ||
+        pair->word.opcode != RNIC_WR_RDMA_WRITE || pair->word.send_flags != RNIC_SEND_INLINE ||
+        pair->word.num_sge != 1 || pair->word.next)
+        return false;
+    read_once(&pair->at, pair->piece.sg_list, sizeof pair->at);
+    read_once(&pair->bytes, pair->word.sg_list, sizeof pair->bytes);
+    pair->piece.sg_list = &pair->at;
+    pair->word.sg_list = &pair->bytes;
+    return pair->bytes.length == sizeof(uint64_t);
+}
+
+static bool is_plain_write(const struct send_wqe *wqe, uint8_t flags) {
+    return wqe->opcode == RNIC_WR_RDMA_WRITE && wqe->flags == flags && wqe->num_sge == 1;
+}
+
+/* Does the pair go on where the last two elements end? */
+static bool goes_on(const struct send_wqe *piece, const struct send_wqe *word, const struct pair *pair) {
+    const struct rnic_sge *at = piece->sge;
+    return !piece->started && is_plain_write(piece, 0) && is_plain_write(word, RNIC_SEND_INLINE) &&
+           at->lkey == pair->at.lkey && at->addr + at->length == pair->at.addr &&
+           piece->rkey == pair->piece.wr.rdma.rkey &&
+           piece->remote_addr + at->length == pair->piece.wr.rdma.remote_addr &&
+           word->rkey == pair->word.wr.rdma.rkey && word->remote_addr == pair->word.wr.rdma.remote_addr &&
+           word->length == sizeof(uint64_t) && pair->at.length <= PAIR_MOST &&
+           at->length <= PAIR_MOST - pair->at.length;
+}
+
+static bool join(struct wq *q, uint32_t head, const struct pair *pair) {
+    if (head - wq_tail(q) < 2)
+        return false;
+    struct send_wqe *piece = sq_wqe(q, head - 2), *word = sq_wqe(q, head - 1);
+    if (!goes_on(piece, word, pair) || fill_send(q, word, &pair->word, NULL))
+        return false;
+    word->asks = true;
+    piece->wr_id = pair->piece.wr_id;
+    piece->length = piece->sge[0].length += pair->at.length;
+    return true;
+}
+
+bool sq_awaits(const struct wq *q) {
+    uint32_t head = wq_head(q);
+    const struct send_wqe *newest = sq_wqe(q, head - 1);
+    return head != wq_tail(q) && (newest->asks || newest->flags & RNIC_SEND_SIGNALED);
+}
+
+bool sq_post_pair(struct wq *q, const struct rnic_send_wr *wr) {
+    struct pair pair;
+    if (q->rules->shared || !pair_read(&pair, wr) || pthread_mutex_trylock(&q->lock))
+        return false;
+    uint32_t head = atomic_load_explicit(&q->head, memory_order_relaxed);
+    uint32_t freed = atomic_load_explicit(&q->freed, memory_order_acquire);
+    bool done = takes_posts(q) && join(q, head, &pair);
+    if (!done && !put_send(q, head, freed, &pair.piece, NULL) && !put_send(q, head + 1, freed, &pair.word, NULL)) {
+        sq_wqe(q, head + 1)->asks = true;
+        atomic_store(&q->head, head + 2);
+        done = true;
+    }
+    pthread_mutex_unlock(&q->lock);
+    return done;
+}
+
 /* ---------------------------------------------------------------- receive */
 
 static int put_recv(struct wq *q, uint32_t head, uint32_t freed, const struct rnic_recv_wr *wr, struct rnic_err *err) {

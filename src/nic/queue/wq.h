@@ -57,6 +57,7 @@ struct send_wqe {
     uint16_t num_sge;
     uint8_t opcode; /* enum rnic_wr_opcode */
     uint8_t flags;  /* enum rnic_send_flags */
+    bool asks;      /* for an answer: others wait for that, and not for a completion */
 
     /* The engine's, from here on. */
     bool started;
@@ -154,6 +155,11 @@ int sq_post(struct wq *q, const struct rnic_send_wr *wr, const struct rnic_send_
 int sq_append(struct wq *q, const struct rnic_send_wr *wr);
 /* The same, but all of it or nothing. */
 int sq_post_whole(struct wq *q, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad, struct rnic_err *err);
+/* WRITEs of a piece and of a word (nic_ext.h: rnic_ext_behind); the caller keeps the engine out, and this waits for nobody who
+ * posts. false: it is another chain, or of XRC, or there is no room. */
+bool sq_post_pair(struct wq *q, const struct rnic_send_wr *wr);
+/* Whether a request is under way, and the newest one makes the peer answer. */
+bool sq_awaits(const struct wq *q);
 /* 0, or why a queue pair of those rules cannot be asked for that operation. */
 int sq_check_opcode(const struct sq_rules *rules, int opcode, struct rnic_err *err);
 int rq_post(struct wq *q, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad, struct rnic_err *err);

@@ -215,7 +215,7 @@ static bool wants_ack(struct qp *qp, const struct send_wqe *wqe, uint64_t flight
     if (qp->state != RNIC_QPS_RTS || credit_is_short(req, wqe))
         return true;
     if (req->next + 1 == wq_head(&qp->sq))
-        return wqe->flags & RNIC_SEND_SIGNALED || qp->sq_sig_all;
+        return wqe->flags & RNIC_SEND_SIGNALED || wqe->asks || qp->sq_sig_all;
     const struct send_wqe *follower = sq_wqe(&qp->sq, req->next + 1); /* of a local one nothing asks */
     return wqe_is_local(follower) || !has_credit(req, follower, psn_add(wqe->ssn, 1));
 }

@@ -375,6 +375,21 @@ int soft_post_send(struct rnic_qp *pub, const struct rnic_send_wr *wr, const str
     return post_with(sq_post, pub, wr, bad, err);
 }
 
+/* The answer to what is under way gives the queue pair a turn, in which it sends all that was posted. */
+bool soft_post_send_behind(struct rnic_qp *pub, const struct rnic_send_wr *wr) {
+    struct dev *dev = dev_of(pub->ctx);
+    struct qp *qp = (struct qp *)pub;
+    if (atomic_load(&dev->dead) || !dev_trylock(dev))
+        return false;
+    bool ready =
+        qp->state == RNIC_QPS_RTS && !qp->tagged && pub->send_cq && !qp->sq_sig_all && !atomic_load(&dev->fatal);
+    bool behind = sq_awaits(&qp->sq), done = ready && sq_post_pair(&qp->sq, wr);
+    dev_unlock(dev);
+    if (done && !behind)
+        progress_post(&dev->run, qp);
+    return done;
+}
+
 int soft_post_send_whole(struct rnic_qp *pub, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad,
                          struct rnic_err *err) {
     return post_with(sq_post_whole, pub, wr, bad, err);

@@ -156,6 +156,7 @@ int soft_destroy_qp(struct rnic_qp *pub, struct rnic_err *err);
 int soft_post_send(struct rnic_qp *pub, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad,
                    struct rnic_err *err);
 bool soft_post_send_now(struct rnic_qp *pub, const struct rnic_send_wr *wr);
+bool soft_post_send_behind(struct rnic_qp *pub, const struct rnic_send_wr *wr);
 int soft_post_send_whole(struct rnic_qp *pub, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad,
                          struct rnic_err *err);
 int soft_post_recv(struct rnic_qp *pub, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,

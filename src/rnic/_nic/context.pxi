@@ -23,6 +23,7 @@ cdef class Context(Handle):
     # The provider's extensions; NULL: it lacks them.
     cdef const rnic_ext_cm *cm
     cdef const rnic_ext_now *now
+    cdef const rnic_ext_behind *behind
     cdef const rnic_ext_stats *stats
     cdef const rnic_ext_faults *faults
     cdef const rnic_ext_events *events
@@ -96,6 +97,7 @@ cdef class Context(Handle):
         self.ops = p.ops
         self.cm = <const rnic_ext_cm *>rnic_extension(p, RNIC_EXT_CM)
         self.now = <const rnic_ext_now *>rnic_extension(p, RNIC_EXT_NOW)
+        self.behind = <const rnic_ext_behind *>rnic_extension(p, RNIC_EXT_BEHIND)
         self.stats = <const rnic_ext_stats *>rnic_extension(p, RNIC_EXT_STATS)
         self.faults = <const rnic_ext_faults *>rnic_extension(p, RNIC_EXT_FAULTS)
         self.events = <const rnic_ext_events *>rnic_extension(p, RNIC_EXT_EVENTS)

@@ -657,6 +657,7 @@ cdef extern from "nic.h" nogil:
 
     const char *RNIC_EXT_CM
     const char *RNIC_EXT_NOW
+    const char *RNIC_EXT_BEHIND
     const char *RNIC_EXT_STATS
     const char *RNIC_EXT_FAULTS
     const char *RNIC_EXT_EVENTS
@@ -675,6 +676,9 @@ cdef extern from "nic.h" nogil:
     struct rnic_ext_now:
         bint (*post_send)(rnic_qp *, const rnic_send_wr *) noexcept nogil
         int (*poll_cq)(rnic_cq *, int, rnic_wc *) noexcept nogil
+
+    struct rnic_ext_behind:
+        bint (*post_send)(rnic_qp *, const rnic_send_wr *) noexcept nogil
 
     struct rnic_ext_stats:
         int (*query_counters)(rnic_context *, rnic_counters *, rnic_err *) noexcept nogil

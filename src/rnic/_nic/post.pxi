@@ -5,6 +5,7 @@ cdef enum:
     RECEIVES                # the kinds of work
     SENDS
     SENDS_WHOLE             # all of the chain or nothing
+    SENDS_BEHIND            # they may wait for what is under way
     OPERATIONS
 cdef enum:
     KEPT_AT_FIRST = 64      # memory regions that are held before it is looked which can be let go
@@ -31,11 +32,11 @@ cdef class Poster(Handle):
         """Whether no work is outstanding."""
         return False
 
-    cdef int post(self, wrs, type kind, str verb, bint whole=False) except -1:
+    cdef int post(self, wrs, type kind, str verb, int sends=SENDS) except -1:
         """Links the C structs of the work requests into a chain, and passes it to the provider in one call."""
         cdef tuple chain = chain_of(wrs, kind)
         cdef Py_ssize_t i, first = len(chain)
-        cdef int work = OPERATIONS if kind is OpsWR else RECEIVES if kind is not SendWR else SENDS_WHOLE if whole else SENDS
+        cdef int work = OPERATIONS if kind is OpsWR else RECEIVES if kind is not SendWR else sends
         cdef void *head = NULL
         cdef const void *bad = NULL
         cdef rnic_err err
@@ -52,7 +53,7 @@ cdef class Poster(Handle):
                 wr = <WorkRequest>chain[first - 1]
                 wr.enter_chain(first - 1)
                 first -= 1
-                if work == SENDS or work == SENDS_WHOLE:
+                if kind is SendWR:
                     (<SendWR>wr).hold(verb)
                 head = wr.fill(head)
                 if wr.kept_by != self.token:
@@ -69,7 +70,7 @@ cdef class Poster(Handle):
                 (<WorkRequest>chain[i]).leave_chain()
         if rc < 0:
             i = index_of(chain, bad)
-            if whole:
+            if work == SENDS_WHOLE:
                 raise VerbsError(-rc, f"{text_of(&err)} (work request {i} of {len(chain)}; none is posted)", verb)
             raise PostError(-rc, text_of(&err), verb, chain[i], i)
         return 0

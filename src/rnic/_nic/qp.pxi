@@ -15,6 +15,7 @@ cdef class QP(Poster):
 
     cdef rnic_qp *p
     cdef const rnic_ext_now *now        # or NULL
+    cdef const rnic_ext_behind *behind  # or NULL
     cdef readonly PD pd              #: The protection domain; None of XRC_RECV.
     cdef readonly XRCD xrcd          #: The XRC domain of XRC_RECV, else None.
     cdef readonly CQ send_cq         #: Where send work requests complete; None of XRC_RECV.
@@ -69,7 +70,7 @@ cdef class QP(Poster):
             more.source_qpn, more.max_tso_header = extension["source_qpn"], extension["max_tso_header"]
             more.send_ops_flags = extension["send_ops_flags"]
             check(pd.ops.create_qp_ex(pd.p, &more, &self.p, &err), "create_qp_ex", &err)
-        self.now = pd.ctx.now
+        self.now, self.behind = pd.ctx.now, pd.ctx.behind
         self.pd, self.send_cq, self.recv_cq, self.qp_context = pd, send_cq, recv_cq, init.qp_context
         self.srq, self.rwq_ind_tbl = srq, table
         self.qp_num, self.type, self.cap = self.p.qp_num, self.p.qp_type, attr.cap
@@ -104,7 +105,7 @@ cdef class QP(Poster):
             attr.recv_cq = NULL if init.recv_cq is None else (<CQ?>init.recv_cq).p
             attr.srq = NULL if init.srq is None else (<SRQ?>init.srq).p
             check(ctx.ops.create_xrc_qp(xrcd.p, &attr, &self.p, &err), verb, &err)
-        self.now = ctx.now
+        self.now, self.behind = ctx.now, ctx.behind
         self.xrcd, self.qp_context = xrcd, init.qp_context
         self.qp_num, self.type, self.cap = self.p.qp_num, self.p.qp_type, attr.cap
         self.groups = set()
@@ -307,7 +308,11 @@ cdef class QP(Poster):
     def raw_post_whole(self, wrs):
         """Post a chain of SendWRs, all or none, as ibv_wr_complete does."""
         self.need_verb("wr_complete", self.ops.post_send_whole is not NULL)
-        self.post(wrs, SendWR, "wr_complete", True)
+        self.post(wrs, SendWR, "wr_complete", SENDS_WHOLE)
+
+    def raw_post_behind(self, wrs):
+        """As post_send(); WRITEs of a piece and of a word may wait for what is under way (struct rnic_ext_behind)."""
+        self.post(wrs, SendWR, "post_send", SENDS_BEHIND)
 
     def raw_modify_rate_limit(self, attr):
         """ibv_modify_qp_rate_limit with the fields of struct rnic_qp_rate_limit_attr."""
@@ -346,7 +351,9 @@ cdef class QP(Poster):
     cdef int submit(self, int work, void *head, const void **bad, rnic_err *err) noexcept nogil:
         if work == SENDS_WHOLE:
             return self.ops.post_send_whole(self.p, <rnic_send_wr *>head, <const rnic_send_wr **>bad, err)
-        if work == SENDS:
+        if work == SENDS_BEHIND and self.behind is not NULL and self.behind.post_send(self.p, <rnic_send_wr *>head):
+            return 0
+        if work == SENDS or work == SENDS_BEHIND:
             return self.ops.post_send(self.p, <rnic_send_wr *>head, <const rnic_send_wr **>bad, err)
         return self.ops.post_recv(self.p, <rnic_recv_wr *>head, <const rnic_recv_wr **>bad, err)
 

@@ -13,17 +13,19 @@ from errno import ENXIO
 from threading import Event
 from typing import NamedTuple
 
+from rnic._disk import Found, disk
 from rnic.endpoint.text import printable
-from rnic.files import records
+from rnic.files import packs, records
 from rnic.files.options import CHUNK, Options
-from rnic.files.records import Complaint, Folder, Open, Record, Small, Would, digest
-from rnic.files.state import Outgoing
+from rnic.files.records import Complaint, Folder, Open, Record, Would, digest
+from rnic.files.state import Outgoing, Told
 from rnic.files.tree import Parts, Tree
 
-__all__ = ["CHANGED", "Large", "Source", "count", "extents", "pack", "prefix", "read_chunk"]
+__all__ = ["CHANGED", "Batch", "Large", "Source", "count", "extents", "pack", "prefix", "read_chunk"]
 
-PACK = 192 * 1024  # bytes of contents in one message
-PACK_FILES = 256
+PACK = 1 << 20  # bytes of contents in one message, from which on it is full, at most
+PACK_FILES = 1024
+_ROOM = records.MESSAGE_MOST - 16 * 1024
 _HEAD = 64  # at least what a record has beside its fields of bytes
 _TRIES = 3  # of a small file that changes while it is read
 CHANGED = "the file changed while it was copied"
@@ -45,6 +47,20 @@ class Large(NamedTuple):
     fd: int
     before: os.stat_result
     shown: bytes
+
+
+class Batch(NamedTuple):
+    """The records of a message, and what they tell of entries, by their numbers."""
+
+    records: list[Record]
+    entries: dict[int, Told]
+
+
+class _Item(NamedTuple):
+    """A record, and likewise."""
+
+    record: Record
+    entries: dict[int, Told]
 
 
 class _Found(NamedTuple):
@@ -117,45 +133,125 @@ def count(sources: list[Source], options: Options, stop: Event) -> tuple[int, in
     return files, size
 
 
-def pack(sources: list[Source], options: Options, books: Outgoing) -> Iterator[list[Record] | Large]:
-    """What to send: a message's records, or a large file."""
-    batch: list[Record] = []
+def pack(
+    sources: list[Source], options: Options, books: Outgoing, room: Callable[[], int]
+) -> Iterator[Batch | Large]:
+    """What to send: a message, of about room() bytes, or a large file."""
+    batch = Batch([], {})
     size = 0
     for source in sources:
-        for found in _walk(source, options, sizes=options.dry_run):
-            one = found if isinstance(found, Complaint) else _load(found, options, books)
+        for one in _contents(source, options, books, room):
+            more = 0 if isinstance(one, Large) else _size(one.record)
+            if batch.records and (isinstance(one, Large) or size + more > _ROOM):
+                yield from _before(batch, one)
+                batch, size = Batch([], {}), 0
             if isinstance(one, Large):
-                if batch:
-                    try:
-                        yield batch
-                    except GeneratorExit:
-                        os.close(one.fd)
-                        raise
                 yield one
-                batch, size = [], 0
                 continue
-            batch.append(one)
-            size += _HEAD + sum(len(field) for field in one if isinstance(field, bytes))
-            if size >= PACK or len(batch) >= PACK_FILES:
+            batch.records.append(one.record)
+            batch.entries.update(one.entries)
+            size += more
+            if size >= room() or len(batch.records) + len(batch.entries) >= PACK_FILES:
                 yield batch
-                batch, size = [], 0
+                batch, size = Batch([], {}), 0
         source.tree.rest()
-    if batch:
+    if batch.records:
         yield batch
 
 
-def _load(found: _Found, options: Options, books: Outgoing) -> Record | Large:
+def _before(batch: Batch, one: _Item | Large) -> Iterator[Batch]:
+    """What is sent before something else, which is not lost if this ends here."""
+    try:
+        yield batch
+    except GeneratorExit:
+        if isinstance(one, Large):
+            os.close(one.fd)
+        raise
+
+
+def _size(one: Record) -> int:
+    """Bytes of a record, about."""
+    return _HEAD + sum(len(field) for field in one if isinstance(field, bytes))
+
+
+def _contents(
+    source: Source, options: Options, books: Outgoing, room: Callable[[], int]
+) -> Iterator[_Item | Large]:
+    """What to send of a source; plain files of one folder are read together."""
+    plain: list[_Found] = []
+    for found in _walk(source, options, sizes=options.dry_run):
+        if plain and not _joins(found, plain):
+            yield from _load_plain(plain, options, books, room)
+            plain = []
+        if isinstance(found, Complaint):
+            yield _Item(found, {})
+        elif found.status is None:
+            plain.append(found)
+        else:
+            yield _load(found, options, books)
+    yield from _load_plain(plain, options, books, room)
+
+
+def _joins(found: _Found | Complaint, others: list[_Found]) -> bool:
+    return (
+        isinstance(found, _Found)
+        and found.status is None
+        and len(others) < PACK_FILES
+        and found.parts[:-1] == others[0].parts[:-1]
+    )
+
+
+def _load_plain(
+    files: list[_Found], options: Options, books: Outgoing, room: Callable[[], int]
+) -> Iterator[_Item | Large]:
+    """Files of one folder: those that are read together, and behind them those that want a closer look."""
+    while files:
+        tree, folder = files[0].tree, files[0].parts[:-1]
+        names = [one.parts[-1] for one in files]
+        try:
+            contents, ends = disk.load(tree.folder(folder), names, records.INLINE, room() + records.INLINE)
+        except OSError as error:
+            yield from (_Item(complaint(one.shown, error), {}) for one in files)
+            return
+        good = [end for end in ends if isinstance(end, Found)]
+        if good:
+            paths = [one.path for one, end in zip(files, ends, strict=False) if isinstance(end, Found)]
+            yield _pack(paths, good, contents, books)
+        for one, end in zip(files, ends, strict=False):
+            if end == disk.SINGLE:
+                yield _load(one, options, books)
+            elif isinstance(end, int):
+                yield _Item(complaint(one.shown, os.strerror(end)), {})
+        files = files[len(ends) :]
+
+
+def _pack(paths: list[bytes], files: list[Found], contents: bytes, books: Outgoing) -> _Item:
+    """Files of one folder."""
+    folder = paths[0].rpartition(b"/")[0]
+    at = len(folder) + bool(folder)
+    number = books.new_ids(len(files))
+    told = {
+        n: Told(path, found.size) for n, (path, found) in enumerate(zip(paths, files, strict=True), number)
+    }
+    return _Item(packs.pack(number, folder, [path[at:] for path in paths], files, contents), told)
+
+
+def _load(found: _Found, options: Options, books: Outgoing) -> _Item | Large:
     status = found.status
     if status is not None:
         mode = stat.S_IMODE(status.st_mode)
         if stat.S_ISDIR(status.st_mode):
-            return Folder(books.new_id(), mode, status.st_mtime_ns, 0, found.path)
+            number = books.new_id()
+            folder = Folder(number, mode, status.st_mtime_ns, 0, found.path)
+            return _Item(folder, {number: Told(found.path, 0, folder=True)})
         if options.dry_run:
-            return Would(books.new_id(), mode, status.st_mtime_ns, status.st_size, found.path)
+            number, size = books.new_id(), status.st_size
+            would = Would(number, mode, status.st_mtime_ns, size, found.path)
+            return _Item(would, {number: Told(found.path, size)})
     try:
         fd, before = found.tree.open(found.parts)
     except OSError as error:
-        return complaint(found.shown, error)
+        return _Item(complaint(found.shown, error), {})
     keep = False
     try:
         for _ in range(_TRIES):
@@ -165,15 +261,12 @@ def _load(found: _Found, options: Options, books: Outgoing) -> Record | Large:
             content = os.pread(fd, before.st_size + 1, 0)
             after = os.fstat(fd)
             if same(before, after) and len(content) == after.st_size:
-                mode = stat.S_IMODE(after.st_mode)
-                number = books.new_id()
-                return Small(
-                    number, mode, after.st_mtime_ns, after.st_size, digest(content), found.path, content
-                )
+                is_now = Found(after.st_size, after.st_mode, after.st_mtime_ns)
+                return _pack([found.path], [is_now], content, books)
             before = after
-        return complaint(found.shown, CHANGED, "cannot copy")
+        return _Item(complaint(found.shown, CHANGED, "cannot copy"), {})
     except OSError as error:
-        return complaint(found.shown, error, "error reading")
+        return _Item(complaint(found.shown, error, "error reading"), {})
     finally:
         if not keep:
             os.close(fd)

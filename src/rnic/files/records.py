@@ -3,11 +3,11 @@
 
 A message of the connection carries one or more records, one behind the other. A record is
 
-    u8 kind, u32 length, then `length` bytes: fixed fields, and behind them at most two of any length
+    u8 kind, u32 length, then `length` bytes: fixed fields, and behind them at most three of any length
 
-Numbers are little-endian. Where two fields of any length follow, the fixed ones end with a u16, the length of
-the first. Paths are bytes with "/" between their parts. Digests are XXH3 of 128 bits, 16 bytes: they find
-damage, and do not protect from an attacker.
+Numbers are little-endian. Where several fields of any length follow, the fixed ones end with their lengths,
+but for the last one's. Paths are bytes with "/" between their parts. Digests are XXH3 of 128 bits, 16 bytes:
+they find damage, and do not protect from an attacker.
 
     kind         from      fixed fields                                            behind them
     1  Hello     server    u16 version, u8 rights, 32s nonce
@@ -16,7 +16,7 @@ damage, and do not protect from an attacker.
     4  Refused   server                                                            text
     5  Total     sender    u64 files, u64 bytes
     6  Folder    sender    u64 id, u32 mode, i64 mtime (ns), u64 size (0)          path
-    7  Small     sender    u64 id, u32 mode, i64 mtime, u64 size, 16s digest, u16  path, content
+    7  Pack      sender    u64 id, u32 entries, 16s digest, u16, u32               path, table, contents
     8  Would     sender    u64 id, u32 mode, i64 mtime, u64 size                   path
     9  Open      sender    u64 id, u32 mode, i64 mtime, u64 size, u8 asks          path
     10 Data      sender    u64 id, u64 offset, u32 length, u16 slot, 16s digest
@@ -53,7 +53,7 @@ VERSION = 1
 INLINE = 65536
 """A file of at most so many bytes travels in one record."""
 PATH_MOST = 4096
-MESSAGE_MOST = 1 << 19
+MESSAGE_MOST = 3 << 19
 PATHS_MOST = MESSAGE_MOST - 1024
 NO_PROOF = bytes(32)
 NO_DIGEST = bytes(16)
@@ -146,16 +146,16 @@ class Folder(NamedTuple):
     path: bytes
 
 
-class Small(NamedTuple):
-    """A whole file."""
+class Pack(NamedTuple):
+    """Whole files of one directory (packs.py)."""
 
     id: int
-    mode: int
-    mtime: int
-    size: int
+    entries: int
     digest: bytes
-    path: bytes
-    content: bytes
+    """Of the contents."""
+    folder: bytes
+    table: bytes
+    contents: bytes | memoryview
 
 
 class Would(NamedTuple):
@@ -267,7 +267,7 @@ class Broken(NamedTuple):
     id: int
 
 
-Entry = Folder | Small | Would | Open
+Entry = Folder | Would | Open
 Record = (
     Hello
     | Ask
@@ -275,6 +275,7 @@ Record = (
     | Refused
     | Total
     | Entry
+    | Pack
     | Data
     | End
     | Cancel
@@ -296,7 +297,7 @@ _KINDS: tuple[tuple[type[Record], str], ...] = (
     (Refused, ""),
     (Total, "QQ"),
     (Folder, "QIqQ"),
-    (Small, "QIqQ16sH"),
+    (Pack, "QI16sHI"),
     (Would, "QIqQ"),
     (Open, "QIqQB"),
     (Data, "QQIH16s"),
@@ -314,31 +315,34 @@ _KINDS: tuple[tuple[type[Record], str], ...] = (
     (Broken, "Q"),
 )
 _HEAD = Struct("<BI")
-_TWO = (Small, Complaint)  # two fields of any length
-_TAILED = (Ask, Refused, Folder, Would, Open, Cancel, Done)  # one
+_TAILS: dict[type[Record], int] = {
+    Pack: 3,
+    Complaint: 2,
+    **dict.fromkeys((Ask, Refused, Folder, Would, Open, Cancel, Done), 1),
+}
+"""How many fields of any length a record has."""
 _FORMS = {
-    kind: (number, Struct(_HEAD.format + form), 2 if kind in _TWO else int(kind in _TAILED))
+    kind: (number, Struct(_HEAD.format + form), _TAILS.get(kind, 0))
     for number, (kind, form) in enumerate(_KINDS, 1)
 }
-"""Number, head with fixed fields, and how many fields of any length there are behind them."""
+"""Number, head with fixed fields, and fields of any length."""
 _BY_NUMBER = {number: (kind, form, tails) for kind, (number, form, tails) in _FORMS.items()}
 
 
 def encode(*records: Record) -> bytes:
     """One message."""
-    out: list[bytes] = []
+    out: list[bytes | memoryview] = []
     for one in records:
         number, form, tails = _FORMS[type(one)]
         fields: tuple[Any, ...] = one
         fixed = form.size - _HEAD.size
         if tails == 0:
             out.append(form.pack(number, fixed, *fields))
-        elif tails == 1:
-            last = fields[-1]
-            out += form.pack(number, fixed + len(last), *fields[:-1]), last
         else:
-            path, last = fields[-2:]
-            out += form.pack(number, fixed + len(path) + len(last), *fields[:-2], len(path)), path, last
+            behind = fields[-tails:]
+            lengths = [len(field) for field in behind]
+            out.append(form.pack(number, fixed + sum(lengths), *fields[:-tails], *lengths[:-1]))
+            out += behind
     return b"".join(out)
 
 
@@ -365,15 +369,18 @@ def _record(number: int, message: bytes, at: int, end: int) -> Record:
     behind = at + form.size
     if behind > end or (behind < end and not tails):
         raise CopyError(f"the peer sent a {kind.__name__} of {end - at - _HEAD.size} bytes")
-    _, _, *fields = form.unpack_from(message, at)
-    if tails == 2:
-        middle = behind + fields.pop()
-        if middle > end:
-            raise CopyError(f"the peer sent a {kind.__name__} whose path has more bytes than the record")
-        fields += message[behind:middle], message[middle:end]
-    elif tails:
-        fields.append(message[behind:end])
-    return kind(*fields)
+    fields = form.unpack_from(message, at)[2:]
+    if tails == 0:
+        return kind._make(fields)
+    fixed = len(fields) + 1 - tails
+    middle: list[bytes] = []
+    for length in fields[fixed:]:
+        middle.append(message[behind : behind + length])
+        behind += length
+    if behind > end:
+        raise CopyError(f"the peer sent a {kind.__name__} whose fields have more bytes than the record")
+    last = memoryview(message)[behind:end] if kind is Pack else message[behind:end]
+    return kind._make((*fields[:fixed], *middle, last))
 
 
 _LENGTH = Struct("<H")

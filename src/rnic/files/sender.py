@@ -10,15 +10,17 @@ import asyncio
 import os
 import threading
 from collections import deque
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from time import monotonic
 from typing import NamedTuple
 
+import rnic
 from rnic.endpoint.text import printable
 from rnic.files import reading
 from rnic.files.options import CHUNK, SLOTS, Options, Report
-from rnic.files.reading import CHANGED, Large, Source
+from rnic.files.reading import CHANGED, Batch, Large, Source
 from rnic.files.records import (
     INLINE,
     Broken,
@@ -29,19 +31,16 @@ from rnic.files.records import (
     End,
     Finish,
     Finished,
-    Folder,
     Free,
     Opened,
     Record,
     Resume,
-    Small,
     Status,
     Stored,
     Total,
     Verdict,
-    Would,
 )
-from rnic.files.state import CopyError, Outgoing, Pace, Sum
+from rnic.files.state import CopyError, Outgoing, Pace, Sum, Told
 from rnic.files.talk import Talk, beside
 from rnic.files.writing import RESUMABLE, words
 
@@ -68,6 +67,13 @@ class _Step(NamedTuple):
     chunk: asyncio.Task[Data | str] | None
 
 
+class _Slots(NamedTuple):
+    """Where chunks lie: here, and at the receiver."""
+
+    memory: rnic.MR
+    region: asyncio.Task[rnic.Region]
+
+
 class Sender:
     """Sends sources over one connection."""
 
@@ -76,20 +82,20 @@ class Sender:
         self._sources, self._options, self.report = sources, options, report
         self._books = Outgoing(SLOTS)
         self._pace, self._flying = Pace(SLOTS * CHUNK), 0  # bytes
+        self._slots: _Slots | None = None
+        """From the first large file on."""
         self._room = asyncio.Event()
         self._stop = threading.Event()
         self._answer: asyncio.Future[Opened] | None = None
+        self._sent: dict[int, float] = {}
+        """When messages of small files were, by their first entries."""
         self._why: dict[int, str] = {}  # of the files that this end has cancelled
         self._steps: deque[_Step] = deque()
         self._open: set[_File] = set()
-        self._coming: Future[list[Record] | Large | None] | None = None
+        self._coming: Future[Batch | Large | None] | None = None
 
     async def run(self) -> None:
         """Send everything, and wait until it is stored; CopyError or EndpointError when that fails."""
-        region = await self._talk.next_region()
-        if region.length < SLOTS * CHUNK:
-            raise CopyError(f"the peer has {region.length} bytes of memory, {SLOTS * CHUNK} are needed")
-        self._region, self._memory = region, self._conn.alloc(SLOTS * CHUNK)
         try:
             with ExitStack() as stack:
                 self._walker = stack.enter_context(ThreadPoolExecutor(1, "rnic-walk"))
@@ -107,6 +113,9 @@ class Sender:
             one.cancel()
         if chunks:
             await asyncio.gather(*chunks, return_exceptions=True)
+        if self._slots is not None:
+            self._slots.region.cancel()
+            await asyncio.gather(self._slots.region, return_exceptions=True)
         for file in list(self._open):
             self._close(file)
         coming = self._coming
@@ -124,7 +133,7 @@ class Sender:
             )
             self.report.total(*found)
             await self._talk.send(Total(*found))
-        items = reading.pack(self._sources, self._options, self._books)
+        items = reading.pack(self._sources, self._options, self._books, self._message)
         self._coming = self._walker.submit(next, items, None)
         while (item := await asyncio.wrap_future(self._coming)) is not None:
             self._coming = None
@@ -139,18 +148,19 @@ class Sender:
         self._books.finishing = True
         await self._talk.send(Finish(self._books.entries))
 
-    async def _send_batch(self, batch: list[Record]) -> None:
-        for one in batch:
+    async def _send_batch(self, batch: Batch) -> None:
+        for one in batch.records:
             if isinstance(one, Complaint):
                 self.report.failed(one.path, printable(one.text))
-            elif isinstance(one, (Folder, Small, Would)):
-                self._books.sent(one, isinstance(one, Folder))
-        await self._talk.send(*batch)
+        self._books.sent(batch.entries)
+        if batch.entries:
+            self._sent[next(iter(batch.entries))] = monotonic()
+        await self._talk.send(*batch.records)
 
     async def _large(self, file: _File) -> None:
         """Begin to send a file; its last chunks, and its end, are sent with what comes behind it."""
         item, entry = file.item, file.item.entry
-        self._books.sent(entry)
+        self._books.sent({entry.id: Told(entry.path, entry.size)})
         start: int | None = 0
         if self._options.no_clobber or entry.size >= RESUMABLE:
             start = await self._ask(item)
@@ -159,6 +169,7 @@ class Sender:
         if start is None:
             self._close(file)
             return
+        self._share()
         pieces = reading.extents(item.fd, start, entry.size, self._step)
         while file.why is None:
             try:
@@ -172,6 +183,21 @@ class Sender:
             chunk = asyncio.create_task(self._chunk(item, *piece))
             self._steps.append(_Step(file, chunk))
         self._steps.append(_Step(file, None))
+
+    def _share(self) -> None:
+        """Have the slots of both ends, which large files take; the peer makes its own meanwhile."""
+        if self._slots is None:
+            self._slots = _Slots(self._conn.alloc(SLOTS * CHUNK), asyncio.create_task(self._their_slots()))
+
+    async def _their_slots(self) -> rnic.Region:
+        region = await self._talk.next_region()
+        if region.length < SLOTS * CHUNK:
+            raise CopyError(f"the peer has {region.length} bytes of memory, {SLOTS * CHUNK} are needed")
+        return region
+
+    def _message(self) -> int:
+        """Bytes of a message of small files."""
+        return min(reading.PACK, self._pace.limit)
 
     def _step(self) -> int:
         """Bytes of the next chunk, at most."""
@@ -240,16 +266,19 @@ class Sender:
         while not self._books.free or 0 < self._flying > self._pace.limit - length:
             self._room.clear()
             await self._room.wait()
+        assert self._slots is not None  # _large() has seen to that
+        memory, region = self._slots
         slot = self._books.free.pop(0)
         self._flying += length
         try:
-            with self._memory.buf[slot * CHUNK : slot * CHUNK + length] as view:
+            with memory.buf[slot * CHUNK : slot * CHUNK + length] as view:
                 found = await self._read(item.fd, view, offset)
                 if isinstance(found, str):
                     self._give_back(slot)
                     return found
+                theirs = await asyncio.shield(region)
                 began = monotonic()
-                await self._conn.write(view, self._region, slot * CHUNK)
+                await self._conn.write(view, theirs, slot * CHUNK)
                 self._pace.took(monotonic() - began)
         finally:
             self._flying -= length
@@ -286,8 +315,10 @@ class Sender:
             case Free(slot):
                 self.report.moved(self._books.freed(slot))
                 self._room.set()
-            case Stored():
-                self._all_stored(record)
+            case Stored(number, entries):
+                if (since := self._sent.pop(number, None)) is not None:
+                    self._pace.took(monotonic() - since)
+                self._stored(range(number, number + entries))
             case Done():
                 self._done(record)
             case Opened():
@@ -309,27 +340,26 @@ class Sender:
                 file.why = file.why or BROKEN
 
     def _done(self, record: Done) -> None:
-        path, size, folder = self._books.done(record.id)
+        if record.status == Status.STORED:
+            self._stored([record.id])
+            return
+        path, size, _ = self._books.done(record.id)
         if record.status == Status.FAILED:
             why = self._why.pop(record.id, None) or printable(record.text)
             self.report.failed(path, f"cannot copy '{printable(path)}': {why}")
         elif record.status == Status.LEFT:
             self._why.pop(record.id, None)
             self.report.left_out(path)
-        elif record.status == Status.SKIPPED:
-            self.report.skipped(path)
         else:
-            self._stored(path, size, folder)
-            return
+            self.report.skipped(path)
         if size <= INLINE or self._options.dry_run or record.status == Status.SKIPPED:
             self.report.moved(size)
 
-    def _all_stored(self, record: Stored) -> None:
-        for number in range(record.id, record.id + record.entries):
-            self._stored(*self._books.done(number))
-
-    def _stored(self, path: bytes, size: int, folder: bool) -> None:
-        if not folder:
-            self.report.copied(path, size)
-            if size <= INLINE or self._options.dry_run:
-                self.report.moved(size)
+    def _stored(self, numbers: Iterable[int]) -> None:
+        moved = 0
+        for number in numbers:
+            path, size, folder = self._books.done(number)
+            if not folder:
+                self.report.copied(path, size)
+                moved += size if size <= INLINE or self._options.dry_run else 0
+        self.report.moved(moved)

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from xxhash import xxh3_128
 
 if TYPE_CHECKING:
     from rnic.files.records import Data, Entry, Opened
 
-__all__ = ["CopyError", "Incoming", "Outgoing", "Pace", "Sum"]
+__all__ = ["CopyError", "Incoming", "Outgoing", "Pace", "Sum", "Told"]
 
 SLOW = 4.0
 """A WRITE of more seconds halves how much goes at a time. ALIVE and twice this are less than QUIET."""
@@ -41,7 +41,7 @@ class Sum:
 
 
 class Pace:
-    """How many bytes are WRITTEN at a time: with more, a slow link would carry nothing else for so long that
+    """How many bytes go at a time: with more, a slow link would carry nothing else for so long that
     the peer misses the signs of life, which wait behind them.
     """
 
@@ -49,8 +49,16 @@ class Pace:
         self._most, self.limit = most, LEAST
 
     def took(self, seconds: float) -> None:
-        """A WRITE has taken so long, with those that were ahead of it."""
+        """A WRITE or a message has taken so long, with those that were ahead of it."""
         self.limit = max(LEAST, self.limit // 2) if seconds > SLOW else min(self._most, self.limit * 2)
+
+
+class Told(NamedTuple):
+    """What the receiver was told of an entry."""
+
+    path: bytes
+    size: int
+    folder: bool = False
 
 
 class Outgoing:
@@ -59,8 +67,8 @@ class Outgoing:
     def __init__(self, slots: int) -> None:
         self.entries = 0
         """Entries that were sent; the number of the next one."""
-        self.unanswered: dict[int, tuple[bytes, int, bool]] = {}
-        """Path and size of each entry that has no Done yet, and whether it is a folder; by id."""
+        self.unanswered: dict[int, Told] = {}
+        """Those that have no Done yet, by their numbers."""
         self.asked: set[int] = set()
         self.free = list(range(slots))
         self._busy: dict[int, int] = {}
@@ -68,12 +76,16 @@ class Outgoing:
 
     def new_id(self) -> int:
         """The number of a new entry."""
-        self.entries += 1
-        return self.entries - 1
+        return self.new_ids(1)
 
-    def sent(self, entry: Entry, folder: bool = False) -> None:
-        """An entry is on its way."""
-        self.unanswered[entry.id] = entry.path, entry.size, folder
+    def new_ids(self, count: int) -> int:
+        """The first of so many numbers."""
+        self.entries += count
+        return self.entries - count
+
+    def sent(self, entries: dict[int, Told]) -> None:
+        """Entries are on their way."""
+        self.unanswered |= entries
 
     def use(self, slot: int, length: int) -> None:
         """A Data is about to be sent."""
@@ -97,8 +109,8 @@ class Outgoing:
             raise CopyError(f"the peer answered for file {record.id}, which was not asked")
         self.asked.discard(record.id)
 
-    def done(self, number: int) -> tuple[bytes, int, bool]:
-        """An entry has ended; what is in `unanswered`."""
+    def done(self, number: int) -> Told:
+        """An entry has ended."""
         found = self.unanswered.pop(number, None)
         if found is None:
             raise CopyError(f"the peer ended file {number}, which is not on its way")
@@ -123,11 +135,11 @@ class Incoming:
         self._busy: set[int] = set()
         self.most_open = 4 * slots
 
-    def entry(self, record: Entry) -> None:
-        """An entry has come."""
-        if record.id != self.entries:
-            raise CopyError(f"the peer sent entry {record.id} where {self.entries} was due")
-        self.entries += 1
+    def entry(self, number: int, count: int = 1) -> None:
+        """So many entries have come, from this number on."""
+        if number != self.entries:
+            raise CopyError(f"the peer sent entry {number} where {self.entries} was due")
+        self.entries += count
 
     def begin(self, record: Entry) -> None:
         """A file is open now."""

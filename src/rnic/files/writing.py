@@ -11,11 +11,14 @@ import stat
 import time
 from collections.abc import Iterable
 from errno import EISDIR
+from itertools import groupby
 from threading import Event, Lock
 
+from rnic._disk import New, disk
 from rnic.files.options import CHUNK, SLOTS
+from rnic.files.packs import Small
 from rnic.files.reading import prefix
-from rnic.files.records import NO_DIGEST, Open, Small, digest
+from rnic.files.records import NO_DIGEST, Open, digest
 from rnic.files.tree import Parts, Tree
 
 __all__ = [
@@ -123,7 +126,7 @@ def dress_folder(tree: Tree, parts: Parts, mode: int, mtime: int) -> None:
     os.chmod(b".", mode & _MODE, dir_fd=fd)  # behind it "." may be out of reach
 
 
-def _dress(fd: int, entry: Small | Open) -> None:
+def _dress(fd: int, entry: Open) -> None:
     os.fchmod(fd, entry.mode & _MODE)
     os.utime(fd, ns=(time.time_ns(), entry.mtime))
 
@@ -145,26 +148,23 @@ def _rename(folder: int, temporary: bytes, name: bytes, no_clobber: bool) -> boo
     return True
 
 
-def store(tree: Tree, parts: Parts, entry: Small, no_clobber: bool) -> bool:
-    """Store a whole file; False if there is one that shall be left."""
-    if not parts:
-        raise OSError(EISDIR, OVER_FOLDER)
-    folder, name = tree.folder(parts[:-1]), parts[-1]
-    if no_clobber and exists(folder, name):
-        return False
-    temporary = _temporary(name, _new_token())
-    fd = os.open(temporary, _NEW, 0o600, dir_fd=folder)
-    try:
+def store(tree: Tree, files: list[tuple[Parts, Small]], no_clobber: bool) -> list[bool | str]:
+    """Store whole files. For each True; or False: there is one that shall be left; or why it cannot be."""
+    out: list[bool | str] = []
+    for folder, some in groupby(files, key=lambda one: one[0][:-1]):
+        new = [New(parts[-1], entry.content or b"", entry.mode & _MODE, entry.mtime) for parts, entry in some]
         try:
-            _write(fd, entry.content, 0)
-            _dress(fd, entry)
-        finally:
-            os.close(fd)
-        stored = _rename(folder, temporary, name, no_clobber)
-    except BaseException:
-        _unlink(folder, temporary)
-        raise
-    return stored
+            ends = disk.store(tree.folder(folder), _temporary(new[0].name, _new_token()), new, not no_clobber)
+        except OSError as error:
+            out += [words(error)] * len(new)
+        else:
+            out += [True if end == 0 else _why(end) for end in ends]
+    return out
+
+
+def _why(end: int) -> bool | str:
+    """In the words of store()."""
+    return False if end == disk.TAKEN else OVER_FOLDER if end == EISDIR else os.strerror(end)
 
 
 def _write(fd: int, data: bytes | memoryview, offset: int) -> None:

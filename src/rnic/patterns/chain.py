@@ -28,13 +28,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import rnic
-    from rnic._nic.nic import WC
+    from rnic._nic.nic import MR, WC
 
-__all__ = ["Chain", "QueueError", "SendQueue", "SendQueueStatistics"]
+__all__ = ["Chain", "QueueError", "SendQueue", "SendQueueStatistics", "Update"]
 
 LIFE = 1.0
 """An end that waits so many seconds in vain asks the peer's device for a sign of life."""
-_SIGNALED, _INLINE = SendFlags.SIGNALED, SendFlags.INLINE
+_SIGNALED, _INLINE = (
+    int(SendFlags.SIGNALED),
+    int(SendFlags.INLINE),
+)  # numbers: to join flags takes a microsecond
 _CARRIES = frozenset(
     {WROpcode.SEND, WROpcode.SEND_WITH_IMM, WROpcode.RDMA_WRITE, WROpcode.RDMA_WRITE_WITH_IMM}
 )
@@ -119,22 +122,47 @@ class SendQueue:
             return self.posted
         if self.room < len(wrs):
             self._make_room(len(wrs), timeout)
-        last = self._signaled
+        last, all_flags = self._signaled, []
         for ticket, wr in enumerate(wrs, self.posted + 1):
-            flags = wr.send_flags & ~(_SIGNALED | _INLINE)
+            flags = int(wr.send_flags) & ~(_SIGNALED | _INLINE)
             if ticket - last >= self.every or (signaled and wr is wrs[-1]):
                 flags |= _SIGNALED
                 last = ticket
-            if wr.opcode in _CARRIES and sum(sge.length for sge in wr.sg_list) <= self.most_inline:
+            if wr.opcode in _CARRIES and sum([sge.length for sge in wr.sg_list]) <= self.most_inline:
                 flags |= _INLINE
             wr.wr_id, wr.send_flags = ticket, flags
+            all_flags.append(flags)
         try:
             self.qp.post_send(wrs)
         except PostError as error:
-            self._note(wrs[: error.index])
+            self._note(all_flags[: error.index])
             raise
-        self._note(wrs)
+        self._note(all_flags)
         return self.posted
+
+    def post_update(self, wrs: Sequence[SendWR]) -> bool:
+        """Post the requests of an Update, if there is room for them; else returns False. Raises PostError."""
+        ticket = self.posted + len(wrs)
+        if ticket - self.reached > self.depth:
+            return False
+        signaled = ticket - self._signaled >= self.every  # and then they leave now, with all before
+        wrs[0].wr_id = ticket - 1
+        wrs[-1].wr_id, wrs[-1].send_flags = ticket, _INLINE | _SIGNALED if signaled else _INLINE
+        try:
+            if signaled or len(wrs) == 1:
+                self.qp.post_send(wrs)
+            else:
+                self.qp.raw_post_behind(wrs)
+        except PostError as error:
+            self._note((0,)[: error.index])
+            raise
+        self.posted = ticket
+        self._chains += 1
+        self._inlined += 1
+        if signaled:
+            self._signaled = ticket
+            self._signals += 1
+        return True
 
     def reclaim(self) -> None:
         """Take the completions that are there; raises QueueError."""
@@ -150,7 +178,9 @@ class SendQueue:
         if self.room:  # else what has taken the places asks, too
             self.post([SendWR(opcode=WROpcode.RDMA_WRITE)])
 
-    def wait_for_peer(self, waiter: Waiter, timeout: float | None = None) -> list[WC]:
+    def wait_for_peer(
+        self, waiter: Waiter, timeout: float | None = None, *, spin: float | None = None
+    ) -> list[WC]:
         """Wait for completions of what the peer does, as waiter.wait(); call look() each second meanwhile.
 
         When the peer is gone, it raises QueueError, or returns the receives that were flushed.
@@ -159,7 +189,7 @@ class SendQueue:
         while True:
             soon = monotonic() + LIFE
             try:
-                return waiter.wait(timeout=left(soon if until is None else min(soon, until)))
+                return waiter.wait(timeout=left(soon if until is None else min(soon, until)), spin=spin)
             except TimeoutError:
                 if left(until) == 0:
                     raise
@@ -192,13 +222,13 @@ class SendQueue:
         if ticket > self._signaled and ticket > self.reached:
             raise ValueError(f"nothing from {ticket} on is signaled: post with signaled=True, or flush()")
 
-    def _note(self, wrs: Sequence[SendWR]) -> None:
-        """They were posted."""
+    def _note(self, all_flags: Sequence[int]) -> None:
+        """Requests with these flags were posted."""
         self._chains += 1
-        for wr in wrs:
+        for flags in all_flags:
             self.posted += 1
-            self._inlined += bool(wr.send_flags & _INLINE)
-            if wr.send_flags & _SIGNALED:
+            self._inlined += flags & _INLINE == _INLINE
+            if flags & _SIGNALED:
                 self._signaled = self.posted
                 self._signals += 1
 
@@ -216,6 +246,34 @@ class SendQueue:
             if not wc.ok:
                 raise QueueError(wc)
             self.reached = wc.wr_id
+
+
+class Update:
+    """WRITEs of bytes and of a word behind them: two requests that are made once and posted many times.
+
+    The bytes go to the place at `addr` that they have in `mr`. The word of 8 bytes, at `word` in `mr`, goes
+    to `target` there. What is posted while earlier requests are under way leaves with the next answer to one
+    of them, together with what has followed until then (struct rnic_ext_behind).
+    """
+
+    def __init__(self, queue: SendQueue, mr: MR, addr: int, rkey: int, word: int, target: int) -> None:
+        self._queue, self._mr, self._addr = queue, mr, addr
+        write, sge = WROpcode.RDMA_WRITE, SGE(mr, word, 8)
+        self._bytes = SendWR(opcode=write, rkey=rkey)
+        self._word = SendWR(opcode=write, sg_list=(sge,), remote_addr=addr + target, rkey=rkey)
+        self._pair, self._alone = (self._bytes, self._word), (self._word,)
+
+    def post(self, offset: int, length: int) -> bool:
+        """Post both, or without bytes the word alone, and wait for nothing.
+
+        False: the send queue has no room, as far as completions were polled, and nothing was posted. Raises
+        PostError.
+        """
+        wrs: tuple[SendWR, ...] = self._alone
+        if length:
+            wrs, self._bytes.sg_list = self._pair, (SGE(self._mr, offset, length),)
+            self._bytes.remote_addr = self._addr + offset
+        return self._queue.post_update(wrs)
 
 
 class Chain:

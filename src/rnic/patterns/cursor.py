@@ -29,7 +29,7 @@ from rnic.patterns.wait import left
 if TYPE_CHECKING:
     from rnic._nic.nic import MR
     from rnic.endpoint import Region
-    from rnic.patterns.ports import Window
+    from rnic.patterns.ports import AsyncPort, Port, Window
 
 __all__ = ["BOARD", "Cursor", "LiarError"]
 
@@ -46,11 +46,12 @@ class LiarError(ConnectionError):
 class Cursor:
     """This end of the two numbers, on its board: the first bytes of `mr`, as the peer's are of `remote`."""
 
-    def __init__(self, mr: MR, remote: Window | Region, spins: int) -> None:
-        """`spins`: how often beyond() looks before it sleeps, each some 0.1 us."""
+    def __init__(self, port: Port | AsyncPort, mr: MR, remote: Window | Region, spins: int) -> None:
+        """`spins`: how often spin() looks, each some 0.1 us."""
         if remote.length < BOARD:
             raise LiarError(f"the peer's memory has {remote.length} bytes, and its board needs {BOARD}")
         self._mr, self._remote, self._spins = mr, remote, spins
+        self._update = port.update(mr, remote, Piece(OWN, 8, SEEN))
         self.own = 0
         """What this end has published."""
         self.told = 0
@@ -66,6 +67,25 @@ class Cursor:
             raise LiarError(f"the peer's number went from {self.seen} to {found}, and {most} is the most")
         self.seen = found
         return found
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether publish_now() may be called: all was told, and the way to the peer need not wait."""
+        return self._update is not None and self.told == self.own
+
+    def publish_now(self, number: int, offset: int = 0, length: int = 0) -> None:
+        """Write these bytes, and then this end's new number, without a wait; only when it is_ready.
+
+        If it is not ready behind that, the peer may not know yet, or asks for a doorbell: publish() again.
+        """
+        assert self._update is not None
+        self.own = number
+        buf = self._mr.buf
+        _WORD.pack_into(buf, OWN, number)
+        if self._update.post(offset, length):
+            (wanted,) = _WORD.unpack_from(buf, WANTED)
+            if not wanted or number < wanted:
+                self.told = number
 
     def publish(self, number: int, pieces: list[Piece], until: float | None) -> Steps[None]:
         """Write these pieces, and then this end's new number.
@@ -93,13 +113,16 @@ class Cursor:
                     raise
         self.told = number
 
+    def spin(self, value: int, most: int) -> bool:
+        """Look for a while whether the peer's number is more than `value`."""
+        return any(self.look(most) > value for _ in range(self._spins))
+
     def beyond(self, value: int, most: int, until: float | None, what: str) -> Steps[None]:
         """Wait until the peer's number is more than `value`; TimeoutError, or ConnectionError if the peer has
         closed the connection before.
         """
-        for _ in range(self._spins):
-            if self.look(most) > value:
-                return
+        if self.spin(value, most):
+            return
         try:
             yield from self._sleep(value, most, until)
         except Exception as error:

@@ -18,7 +18,7 @@ from rnic._nic.nic import SGE, RecvWR
 from rnic.endpoint import Region
 from rnic.enums import AccessFlags, WCOpcode
 from rnic.errors import VerbsError
-from rnic.patterns.chain import QueueError, SendQueue
+from rnic.patterns.chain import QueueError, SendQueue, Update
 from rnic.patterns.wait import How, Waiter, left
 from rnic.records import Record
 
@@ -153,6 +153,9 @@ class Port(Doer[Step], Protocol):
     def memory(self, nbytes: int) -> MR:
         """Memory that the peer may use, once it knows where it is."""
 
+    def update(self, mr: MR, remote: Window | Region, word: Piece) -> Update | None:
+        """What WRITEs bytes of `mr` to the same place there, and then this word, without a step; or None."""
+
 
 def run(port: Doer[S], steps: Generator[S, Any, T]) -> T:
     """Carry out all steps in this thread, and return what the pattern says at the end."""
@@ -223,6 +226,10 @@ class QueuePairPort:
         mr = self._pd.alloc_mr(nbytes, _ACCESS)
         self._memory.append(mr)
         return mr
+
+    def update(self, mr: MR, remote: Window | Region, word: Piece) -> Update:
+        """What WRITEs bytes of `mr` to the same place there, and then this word, without a step."""
+        return Update(self.sends, mr, remote.addr, remote.rkey, word.offset, word.remote_offset)
 
     def window(self, mr: MR) -> Window:
         """What the peer must know of memory."""
@@ -315,6 +322,9 @@ class ConnectionPort:
         """Memory of conn.alloc()."""
         return self.conn.alloc(nbytes)
 
+    def update(self, *_: object) -> None:
+        """A connection waits for its WRITEs, and takes steps alone."""
+
     def do(self, step: Step) -> int:
         """Carry out a step; raises TimeoutError, or what the connection raises."""
         conn = self.conn
@@ -354,6 +364,9 @@ class AsyncPort:
     def memory(self, nbytes: int) -> MR:
         """Memory of conn.alloc()."""
         return self.conn.alloc(nbytes)
+
+    def update(self, *_: object) -> None:
+        """A connection waits for its WRITEs, and takes steps alone."""
 
     async def do(self, step: Step) -> int:
         """Carry out a step; raises TimeoutError, or what the connection raises."""

@@ -25,11 +25,11 @@ from __future__ import annotations
 import struct
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from rnic.endpoint.buffers import flat
 from rnic.patterns.cursor import BOARD, Cursor, LiarError
-from rnic.patterns.ports import AsyncPort, ConnectionPort, Piece, run, run_async
+from rnic.patterns.ports import AsyncPort, ConnectionPort, Piece, Port, run, run_async
 from rnic.times import after
 
 if TYPE_CHECKING:
@@ -39,10 +39,11 @@ if TYPE_CHECKING:
     from rnic.aio import Connection as AsyncConnection
     from rnic.endpoint import Region
     from rnic.endpoint.buffers import AnyBuffer
-    from rnic.patterns.ports import Port, Steps, Window
+    from rnic.patterns.ports import Steps, Window
 
 __all__ = ["AsyncRingReader", "AsyncRingWriter", "RingReader", "RingWriter"]
 
+P = TypeVar("P", Port, AsyncPort)
 _LENGTH = struct.Struct("<I")
 _SKIP, _END = 0xFFFFFFFF, 0xFFFFFFFE
 LEAST = 256
@@ -75,11 +76,27 @@ class _Writer:
         """Its memory; the reader needs the first 64 bytes."""
         self.longest = size // 2 - _LENGTH.size
         """The longest record, in bytes."""
-        self._cursor = Cursor(self.mr, remote, self._spins)
+        self._cursor = Cursor(port, self.mr, remote, self._spins)
         self._ended = False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._size} bytes, {self._cursor.own} put>"
+
+    def _put_now(self, record: AnyBuffer) -> bool:
+        """put() where there is room, and nothing has to be waited for; False: nothing was done."""
+        cursor, begin = self._cursor, self._cursor.own
+        if self._ended or not cursor.is_ready:
+            return False
+        data = record if type(record) is bytes else flat(record, "put()")
+        length, at = len(data), begin % self._size
+        size = _size(length)
+        if length > self.longest or at + size > self._size or begin + size - cursor.look(begin) > self._size:
+            return False
+        buf, at = self.mr.buf, BOARD + at
+        _LENGTH.pack_into(buf, at, length)
+        buf[at + 4 : at + 4 + length] = data
+        cursor.publish_now(begin + size, at, size)
+        return True
 
     def _put_many(self, records: Iterable[AnyBuffer], until: float | None) -> Steps[None]:
         left = deque(flat(record, "put()") for record in records)
@@ -178,7 +195,11 @@ class RingWriter(_Writer):
         gone. TimeoutError: if the ring is full, nothing was put. If the peer's device does not take it, which
         has a second at least, the next call of this writer puts it again.
         """
-        run(self._port, self._put_many((record,), after(timeout)))
+        until = None if timeout is None else after(timeout)
+        if not self._put_now(record):
+            run(self._port, self._put_many((record,), until))
+        elif not self._cursor.is_ready:
+            run(self._port, self._settle(until))
 
     def put_many(self, records: Iterable[AnyBuffer], timeout: float | None = None) -> None:
         """Put many records, with as few WRITEs as the ring's room allows; raises as put().
@@ -234,15 +255,16 @@ class AsyncRingWriter(_Writer):
 # ---------------------------------------------------------------- the reading end
 
 
-class _Reader:
+class _Reader(Generic[P]):
     """The end that has the ring."""
 
     _spins = _SHORT
 
-    def __init__(self, port: Port | AsyncPort, nbytes: int = SIZE) -> None:
+    def __init__(self, port: P, nbytes: int = SIZE) -> None:
         if nbytes < LEAST or nbytes & (nbytes - 1):
             raise ValueError(f"a ring of {nbytes} bytes: give a power of two, from {LEAST} on")
         self._size = nbytes
+        self._port: P = port
         self.mr = port.memory(BOARD + nbytes)
         """Its memory, of which the writer needs all."""
         self._cursor: Cursor | None = None
@@ -256,7 +278,36 @@ class _Reader:
 
     def begin(self, remote: Window | Region) -> None:
         """Take the writer's memory; before the first get()."""
-        self._cursor = Cursor(self.mr, remote, self._spins)
+        self._cursor = Cursor(self._port, self.mr, remote, self._spins)
+
+    def _get_now(self, most: int | None) -> list[bytes] | None:
+        """get_many() where records are here, or come soon; None: _get_many() does what is left to do."""
+        cursor, head = self._cursor, self._head
+        if (
+            cursor is None
+            or not cursor.is_ready
+            or self._taken
+            or self.ended
+            or (most is not None and most < 1)
+        ):
+            return None
+        if head == cursor.seen and not cursor.spin(head, head + self._size):
+            return None
+        self._taken = self._take(cursor.seen, most)
+        if self._is_due(cursor):
+            cursor.publish_now(self._head)
+            if not cursor.is_ready:
+                return None
+        found, self._taken = self._taken, []
+        return found
+
+    def _is_due(self, cursor: Cursor) -> bool:
+        """Whether the writer has to know what was taken."""
+        return self._head - cursor.own >= self._size // 4 or self._head == cursor.seen
+
+    def _tell(self, cursor: Cursor, until: float | None) -> Steps[None]:
+        with suppress(EOFError, OSError):  # a writer that is gone, or stopped, needs no room
+            yield from cursor.publish(self._head, [], until)
 
     def _get_many(self, most: int | None, until: float | None) -> Steps[list[bytes]]:
         cursor = self._cursor
@@ -264,14 +315,13 @@ class _Reader:
             raise ValueError("get() before begin(): the reader does not know its writer's memory yet")
         if most is not None and most < 1:
             raise ValueError(f"at most {most} records: give 1 or more, or None")
-        if cursor.told < cursor.own and not (self._taken or self.ended):  # a call was interrupted
-            yield from cursor.publish(cursor.own, [], until)
+        if cursor.told < cursor.own:  # a call was interrupted, or could not do it without a wait
+            yield from self._tell(cursor, until)
         while not (self._taken or self.ended):
             yield from cursor.beyond(self._head, self._head + self._size, until, "get")
             self._taken = self._take(cursor.seen, most)
-            if self._head - cursor.own >= self._size // 4 or self._head == cursor.seen:
-                with suppress(EOFError, OSError):  # a writer that is gone, or stopped, needs no room
-                    yield from cursor.publish(self._head, [], until)
+            if self._is_due(cursor):
+                yield from self._tell(cursor, until)
         found = self._taken[:most]
         del self._taken[:most]
         return found
@@ -293,14 +343,10 @@ class _Reader:
         return found
 
 
-class RingReader(_Reader):
+class RingReader(_Reader[Port]):
     """The reading end, for a thread; iterating over it gives all records, to the writer's end()."""
 
     _spins = _LONG
-
-    def __init__(self, port: Port, nbytes: int = SIZE) -> None:
-        super().__init__(port, nbytes)
-        self._port = port
 
     @classmethod
     def over(cls, conn: rnic.Connection, nbytes: int = SIZE, timeout: float | None = None) -> Self:
@@ -325,19 +371,17 @@ class RingReader(_Reader):
 
         Raises as get(), but not EOFError: the list is empty then.
         """
-        return run(self._port, self._get_many(most, after(timeout)))
+        until = None if timeout is None else after(timeout)
+        found = self._get_now(most)
+        return run(self._port, self._get_many(most, until)) if found is None else found
 
     def __iter__(self) -> Iterator[bytes]:
         while found := self.get_many():
             yield from found
 
 
-class AsyncRingReader(_Reader):
+class AsyncRingReader(_Reader[AsyncPort]):
     """The reading end, for a task of asyncio; asyncio.timeout() limits its calls."""
-
-    def __init__(self, port: AsyncPort, nbytes: int = SIZE) -> None:
-        super().__init__(port, nbytes)
-        self._port = port
 
     @classmethod
     async def over(cls, conn: AsyncConnection, nbytes: int = SIZE) -> Self:

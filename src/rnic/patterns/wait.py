@@ -90,14 +90,17 @@ class Waiter:
         self._empty += not found
         return found
 
-    def wait(self, most: int = _BATCH, timeout: float | None = None) -> list[WC]:
+    def wait(
+        self, most: int = _BATCH, timeout: float | None = None, *, spin: float | None = None
+    ) -> list[WC]:
         """Wait for at least one completion; returns at most `most`, whatever their status.
 
-        `timeout` is in seconds; None: for ever. Raises TimeoutError.
+        `timeout` is in seconds; None: for ever. spin: seconds that ADAPTIVE polls this time, instead of its
+        own. Raises TimeoutError.
         """
         until = after(timeout)
         with self._alone():
-            if found := self._look(most, until):
+            if found := self._look(most, until, self._spin_of(spin)):
                 return found
             while not (found := self._armed(most)):
                 self._sleep(until)
@@ -127,9 +130,12 @@ class Waiter:
         finally:
             self._inside = False
 
-    def _look(self, most: int, until: float | None) -> list[WC]:
-        """Polls as long as this way of waiting does."""
-        ends = monotonic() + self._spin
+    def _spin_of(self, spin: float | None) -> float:
+        return self._spin if spin is None or self.how is not How.ADAPTIVE else spin
+
+    def _look(self, most: int, until: float | None, spin: float) -> list[WC]:
+        """Polls for so many seconds."""
+        ends = monotonic() + spin
         while not (found := self.poll(most)):
             now = monotonic()
             if until is not None and now >= until:

@@ -32,16 +32,17 @@ class AsyncChannel(Ends):
     _pump: asyncio.Task[None] | None = None
     _stopping: asyncio.Task[None] | None = None
 
-    async def send(self, message: AnyBuffer) -> None:
+    async def send(self, message: AnyBuffer, *, begins: Callable[[], object] | None = None) -> None:
         """Send a message; returns when all of it was posted, and the buffer may be changed.
 
         Waits while the peer has no receive for it. After a cancellation the buffer is free, and the peer
-        gets the whole message or nothing of it. Raises rnic.MessageTooLongError for one that the peer does
+        gets the whole message or nothing of it; begins is called, with nothing, when it is clear that it gets
+        the message. Raises rnic.MessageTooLongError for one that the peer does
         not take.
         """
         self._begin()
         flow = self._flow
-        handle = flow.queue(message)
+        handle = flow.queue(message, begins)
         try:
             await self._go()
             await self._until(lambda: flow.is_sent(handle))
@@ -57,6 +58,8 @@ class AsyncChannel(Ends):
         try:
             while (message := flow.take()) is None:
                 await self._go()  # receives that were kept back
+                if (message := flow.take()) is not None:  # it came while that waited
+                    break
                 await self._change()
         finally:
             flow.wanted -= 1
@@ -65,29 +68,38 @@ class AsyncChannel(Ends):
     def leave(self, message: bytes) -> None:
         """Leave a message to the channel: it goes now, or when the channel posts next. Does not wait."""
         self._begin()
-        self._flow.queue(message)
-        while not self._posting.locked() and not self._blocking and self._post_next():
-            pass
+        if self._posting.locked():
+            self._flow.queue(message)
+        else:
+            self._leave(message)
 
-    async def carry_out(self, wrs: Iterable[SendWR]) -> None:
+    async def carry_out(self, wrs: Iterable[SendWR], *, behind: Callable[[], bytes] | None = None) -> None:
         """Carry out READs and WRITEs on the queue pair, in order, and wait until all have completed.
 
-        A cancelled call ends when no request of it is under way any more, at most a second late: if some do
-        not end by then, the channel is over. QueueError tells of one that failed, which ends the channel.
+        behind: gives a message that is left to the channel as soon as the last of them is posted. A cancelled
+        call ends when no request of it is under way any more, at most a second late: if some do not end by
+        then, the channel is over. QueueError tells of one that failed, which ends the channel.
         """
         self._begin()
-        for batch in self._batches(wrs):
+        batches = self._batches(wrs)
+        batch = next(batches, [])
+        while batch:
+            following = next(batches, [])
             async with self._posting:
-                await self._carry(batch)
+                await self._carry(batch, None if following else behind)
+            batch = following
 
-    async def _carry(self, batch: list[SendWR]) -> None:
+    async def _carry(self, batch: list[SendWR], behind: Callable[[], bytes] | None) -> None:
         if self.error is not None:
             raise self.error
         sends = self._sends
         try:
             if (ticket := sends.posted + len(batch) - sends.depth) > sends.reached:
                 await self._ended(ticket)
-            await self._ended(sends.post(batch, signaled=True, timeout=0))
+            ticket = sends.post(batch, signaled=True, timeout=0)
+            if behind is not None:
+                self._leave(behind())
+            await self._ended(ticket)
         except QueueError as error:
             raise self._blame(error) from None
 

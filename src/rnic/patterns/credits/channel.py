@@ -38,24 +38,34 @@ class Channel(Ends):
 
     _inside = False
 
-    def send(self, message: AnyBuffer, timeout: float | None = None) -> None:
+    def send(
+        self,
+        message: AnyBuffer,
+        timeout: float | None = None,
+        *,
+        begins: Callable[[], object] | None = None,
+    ) -> None:
         """Send a message; returns when all of it was posted, and the buffer may be changed.
 
         Waits while the peer has no receive for it; messages of the peer that come meanwhile wait for recv().
-        After TimeoutError the buffer is free, and the peer gets the whole message or nothing of it. Raises
+        After TimeoutError the buffer is free, and the peer gets the whole message or nothing of it; begins is
+        called, with nothing, when it is clear that it gets the message. Raises
         rnic.MessageTooLongError (a ValueError) for one that the peer does not take.
         """
         flow, until = self._flow, after(timeout)
         with self._call():
-            handle = flow.queue(message)
+            handle = flow.queue(message, begins)
             try:
                 self._until(lambda: flow.is_sent(handle), until, "send: the peer takes nothing")
             except BaseException:
                 flow.take_back(handle)
                 raise
 
-    def recv(self, timeout: float | None = None) -> bytes:
-        """Wait for the next message; EOFError when the peer has closed its end, TimeoutError."""
+    def recv(self, timeout: float | None = None, *, spin: float | None = None) -> bytes:
+        """Wait for the next message; EOFError when the peer has closed its end, TimeoutError.
+
+        spin: seconds that How.ADAPTIVE polls this time before it sleeps; None: 50 us.
+        """
         flow, until = self._flow, after(timeout)
         found: list[bytes] = []
 
@@ -67,7 +77,7 @@ class Channel(Ends):
         with self._call():
             flow.wanted += 1
             try:
-                self._until(is_here, until, "recv: no message came")
+                self._until(is_here, until, "recv: no message came", spin)
             finally:
                 flow.wanted -= 1
         return found[0]
@@ -75,18 +85,23 @@ class Channel(Ends):
     def leave(self, message: bytes) -> None:
         """Leave a message to the channel: it goes now, or as soon as it can, in this call or a later one."""
         with self._call():
-            self._flow.queue(message)
             try:
-                while not self._blocking and self._post_next():
-                    pass
+                self._leave(message)
             except QueueError as error:
                 raise self._blame(error) from None
 
-    def carry_out(self, wrs: Iterable[SendWR], timeout: float | None = None) -> None:
+    def carry_out(
+        self,
+        wrs: Iterable[SendWR],
+        timeout: float | None = None,
+        *,
+        behind: Callable[[], bytes] | None = None,
+    ) -> None:
         """Carry out READs and WRITEs on the queue pair, in order, and wait until all have completed.
 
-        Raises TimeoutError when no request of them is under way any more, at most a second late: if some do
-        not end by then, the channel is over. QueueError tells of one that failed, which ends the channel.
+        behind: gives a message that is left to the channel as soon as the last of them is posted. Raises
+        TimeoutError when no request of them is under way any more, at most a second late: if some do not end
+        by then, the channel is over. QueueError tells of one that failed, which ends the channel.
         """
         until, last = after(timeout), 0
         with self._call():
@@ -97,6 +112,8 @@ class Channel(Ends):
                     posted = self._sends.post(batch, signaled=True, timeout=left(until))
                     self._sends.wait(last, left(until))
                     last = posted
+                if behind is not None:
+                    self._leave(behind())
                 self._sends.wait(last, left(until))
             except QueueError as error:
                 raise self._blame(error) from None
@@ -175,13 +192,15 @@ class Channel(Ends):
         except (ConnectionError, OSError, TimeoutError):
             pass  # the peer learns of the end without a reason
 
-    def _until(self, is_so: Callable[[], bool], until: float | None, what: str) -> None:
+    def _until(
+        self, is_so: Callable[[], bool], until: float | None, what: str, spin: float | None = None
+    ) -> None:
         """Send and receive until something is so; at least once."""
         try:
             self._arrived(self._receipts.poll())
             self._go(until)
             while not is_so():
-                self._arrived(self._sends.wait_for_peer(self._receipts, left(until)))
+                self._arrived(self._sends.wait_for_peer(self._receipts, left(until), spin=spin))
                 self._go(until)
         except TimeoutError:
             raise TimeoutError(f"{what} in time") from None

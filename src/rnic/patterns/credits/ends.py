@@ -87,6 +87,11 @@ class Ends:
         return self._flow.max_message
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether a message has come, for which recv() does not wait; it does not look for new ones."""
+        return self._flow.is_waiting
+
+    @property
     def error(self) -> Exception | None:
         """What has ended the channel."""
         return self._flow.error
@@ -141,6 +146,12 @@ class Ends:
         wr = SendWR(opcode=WROpcode.SEND, sg_list=(SGE(self._mr, at, end - at),))
         self._sends.post([wr], signaled=self._flow.parting)
         return True
+
+    def _leave(self, message: bytes) -> None:
+        """Queue a message, and post what may go now without a wait."""
+        self._flow.queue(message)
+        while not self._blocking and self._post_next():
+            pass
 
     def _arrived(self, found: list[WC]) -> None:
         """Take what came; raises LiarError, or QueueError."""

@@ -14,6 +14,8 @@ from rnic.patterns.cursor import LiarError
 from rnic.records import Record
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rnic.endpoint.buffers import AnyBuffer
 
 __all__ = ["ChannelStatistics", "Flow", "Kind"]
@@ -59,9 +61,16 @@ class ChannelStatistics(Record):
 class _Message:
     """One that is on its way out."""
 
-    def __init__(self, message: AnyBuffer) -> None:
+    def __init__(self, message: AnyBuffer, begins: Callable[[], object] | None) -> None:
         self.left = flat(message, "send()")
         self.begun = False
+        self._begins = begins
+
+    def begin(self) -> None:
+        if not self.begun:
+            self.begun = True
+            if self._begins is not None:
+                self._begins()
 
 
 class Flow:
@@ -114,13 +123,16 @@ class Flow:
 
     # ------------------------------------------------------------------------------------ out
 
-    def queue(self, message: AnyBuffer) -> _Message:
-        """A message is to go; its buffer must stay as it is until is_sent(), or take_back()."""
+    def queue(self, message: AnyBuffer, begins: Callable[[], object] | None = None) -> _Message:
+        """A message is to go; its buffer must stay as it is until is_sent(), or take_back().
+
+        begins: called when its first piece goes, behind which take_back() does not take it back.
+        """
         if self.error is not None:
             raise self.error
         if self._end_due:
             raise ValueError("send() after close(): this end has said that no message follows")
-        handle = _Message(message)
+        handle = _Message(message, begins)
         self._check(handle)
         self._out.append(handle)
         return handle
@@ -198,7 +210,8 @@ class Flow:
     def _piece(self, message: _Message, size: int) -> tuple[bytes, memoryview] | None:
         rest = len(message.left)
         piece = message.left[: min(size, self.size) - HEADER.size]
-        message.begun, message.left = True, message.left[len(piece) :]
+        message.begin()
+        message.left = message.left[len(piece) :]
         if not message.left:
             self._out.popleft()
         return self._spend(Kind.PIECE, rest, piece)
@@ -322,6 +335,11 @@ class Flow:
         if self._confirmed or not self._said_end:
             raise LiarError("the peer says that it has seen an END, which this end did not send")
         self._confirmed = True
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether take() has a message."""
+        return bool(self._inbox)
 
     def take(self) -> bytes | None:
         """The next message, None if it is not here; EOFError behind the last one, or what ended the

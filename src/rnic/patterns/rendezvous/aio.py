@@ -11,7 +11,7 @@ from rnic.patterns.cursor import LiarError
 from rnic.patterns.ports import run_async
 from rnic.patterns.rendezvous.ends import LONGEST, Ends, blamed
 from rnic.patterns.rendezvous.layout import Layout
-from rnic.patterns.rendezvous.steps import Hear, Leave, Move, Say
+from rnic.patterns.rendezvous.steps import Hear, Leave, More, Move, Say
 from rnic.patterns.wait import left
 from rnic.times import after
 
@@ -40,16 +40,18 @@ class _Port:
         match step:
             case Leave(message):
                 channel.leave(message)
-            case Say(message, until):
+            case Say(message, until, begins):
                 async with asyncio.timeout(left(until)):
-                    await channel.send(message)
+                    await channel.send(message, begins=begins)
             case Hear(until):
                 async with asyncio.timeout(left(until)):
                     return await channel.recv()
-            case Move(wrs, until):
+            case More():
+                return channel.is_waiting
+            case Move(wrs, until, behind):
                 try:
                     async with asyncio.timeout(left(until)):
-                        await channel.carry_out(wrs)
+                        await channel.carry_out(wrs, behind=behind)
                 except QueueError as error:
                     raise blamed(error) from None
         return None

@@ -128,6 +128,17 @@ class RegistrationCache:
         self._used[mr] = _Used(key, array, owner)
         return mr
 
+    def prepare_at(self, addr: int, length: int, access: AccessFlags | int, array: Any) -> None:
+        """Register bytes of a NumPy array for a take_at() that comes, if the cache can keep it till then.
+
+        Also with rights that let peers write: no peer knows its key as yet.
+        """
+        key, owner = (addr, length, int(access)), owner_of(array)
+        if owner is None or key in self._kept or length > self.max_bytes:
+            return
+        self._misses += 1
+        self._keep(key, self.pd.reg_mr(addr=addr, length=length, access=access), owner)
+
     def _register(self, view: memoryview, access: AccessFlags | int) -> MR:
         self._misses += 1
         return self.pd.reg_mr(view, access)
@@ -139,6 +150,9 @@ class RegistrationCache:
         if owner is None or mr.closed or mr.length > self.max_bytes or key in self._kept:
             mr.close()
             return
+        self._keep(key, mr, owner)
+
+    def _keep(self, key: Key, mr: MR, owner: Any) -> None:
         self._kept[key] = _Kept(mr, weakref.ref(owner, lambda _: self._invalidate(key)))
         while self.statistics().kept_bytes > self.max_bytes:
             self._evicted += self._close(next(iter(list(self._kept))))

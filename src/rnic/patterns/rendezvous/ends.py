@@ -16,7 +16,7 @@ from rnic.patterns.rendezvous.measure import Measuring
 if TYPE_CHECKING:
     from rnic import PD
     from rnic.patterns.credits import AsyncChannel, Channel
-    from rnic.patterns.rendezvous.dealings import RendezvousStatistics
+    from rnic.patterns.rendezvous.base import RendezvousStatistics
     from rnic.patterns.rendezvous.sides import How
 
 __all__ = ["LONGEST", "Ends"]
@@ -72,6 +72,7 @@ class Ends:
             self.cache,
             qp.cap.max_send_sge,
             lambda: channel.peer,
+            lambda: bool(qp.statistics().counters["local_direct"]),
         )
         self._closed = self._inside = False
 

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     Buffers = AnyBuffer | Sequence[AnyBuffer]
     """A buffer, a NumPy array, or a list or tuple of them."""
 
-__all__ = ["Held", "Layout", "Piece", "Remote", "hold_blank", "requests"]
+__all__ = ["Held", "Layout", "Piece", "Remote", "cut", "hold_blank", "requests"]
 
 LEAST_ROW = 1024  # bytes: shorter rows cost more as elements of requests than as a copy
 _MOST = 1 << 24  # bytes of a request
+_PEERS = AccessFlags.REMOTE_READ | AccessFlags.REMOTE_WRITE
 
 
 class Remote(NamedTuple):
@@ -60,26 +61,32 @@ class Held:
             if not any(piece.mr is mr for piece in self.pieces[-1:]):
                 self._cache.give(mr)
 
-    def move_away(self) -> None:
-        """Let the peer use a copy from now on, by the same keys: the memory is its owner's again.
+    def move_away(self, *, blank: bool) -> None:
+        """Let the peer use other memory from now on, by the same keys: this one is its owner's again.
 
-        Without memory for the copy the registration is closed, and a peer that uses it loses the connection.
+        blank: that other memory is empty, else a copy. Without memory for it the registration is closed, and
+        a peer that uses it loses the connection.
         """
         for mr, _, _ in self.pieces:
             self._cache.forget(mr)
             try:
                 with mr.buf as data:
-                    copy = bytearray(data)
+                    copy = bytearray(len(data) if blank else data)
                 mr.rereg(ReregMRFlags.CHANGE_TRANSLATION, buffer=copy)
             except (MemoryError, VerbsError):
                 mr.close()
+
+
+def _named(access: AccessFlags) -> AccessFlags:
+    """A peer is told no address: bytes count from 0 on. In requests of this end that would cost a copy."""
+    return access | AccessFlags.ZERO_BASED if access & _PEERS else access
 
 
 def hold_blank(total: int, cache: RegistrationCache, access: AccessFlags) -> tuple[bytes, Held]:
     """New bytes, to be filled before anybody sees them, and their registration."""
     data, addr = blank(total)
     held = Held(cache)
-    mr = cache.pd.reg_mr(addr=addr, length=total, access=access | AccessFlags.ZERO_BASED)
+    mr = cache.pd.reg_mr(addr=addr, length=total, access=_named(access))
     held.pieces.append(Piece(mr, 0, total))
     return data, held
 
@@ -90,6 +97,11 @@ class _Flat:
     def __init__(self, view: memoryview) -> None:
         self._view, self.size, self.pieces = view, view.nbytes, 1
 
+    @property
+    def place(self) -> list[int]:
+        array = array_of(self._view)
+        return [] if array is None else [array.__array_interface__["data"][0], self.size]
+
     def join(self) -> memoryview:
         return self._view
 
@@ -99,6 +111,10 @@ class _Flat:
     def hold(self, held: Held, cache: RegistrationCache, access: AccessFlags, _: bool) -> None:
         held.pieces.append(Piece(cache.take(self._view, access), 0, self.size))
 
+    def prepare(self, cache: RegistrationCache, access: AccessFlags) -> None:
+        if (array := array_of(self._view)) is not None:
+            cache.prepare_at(array.__array_interface__["data"][0], self.size, access, array)
+
 
 class _Rows:
     """An array whose rows lie anywhere."""
@@ -106,6 +122,10 @@ class _Rows:
     def __init__(self, array: Any, addr: int, blocks: list[tuple[int, int]]) -> None:
         self._array, self._addr, self._blocks = array, addr, blocks
         self.size, self.pieces = array.nbytes, len(blocks)
+
+    @property
+    def place(self) -> list[int]:
+        return [self._addr, *self._array.shape, *self._array.strides]
 
     def join(self) -> bytes:
         return bytes(self._array.tobytes())
@@ -125,6 +145,10 @@ class _Rows:
             span = max(at + length for at, length in self._blocks) - first
             mr = cache.take_at(self._addr + first, span, access, self._array)
             held.pieces.extend(Piece(mr, at - first, length) for at, length in self._blocks)
+
+    def prepare(self, cache: RegistrationCache, access: AccessFlags) -> None:
+        for at, length in self._blocks:
+            cache.prepare_at(self._addr + at, length, access, self._array)
 
 
 def _blocks(array: Any) -> list[tuple[int, int]] | None:
@@ -184,6 +208,11 @@ class Layout:
         self._parts.append(_Flat(memoryview(copy).cast("B")))
 
     @property
+    def places(self) -> list[int]:
+        """Addresses and bytes of arrays: two layouts that have the same are of the same memory."""
+        return [number for part in self._parts for number in part.place]
+
+    @property
     def pieces(self) -> int:
         """How many pieces of memory it has."""
         return sum(part.pieces for part in self._parts)
@@ -214,11 +243,16 @@ class Layout:
         held = Held(cache)
         try:
             for part in self._parts:
-                part.hold(held, cache, access | AccessFlags.ZERO_BASED, each)
+                part.hold(held, cache, _named(access), each)
         except BaseException:
             held.release()
             raise
         return held
+
+    def prepare(self, cache: RegistrationCache, access: AccessFlags) -> None:
+        """Let the next hold() of the same bytes, one for each piece, find registrations that are there."""
+        for part in self._parts:
+            part.prepare(cache, _named(access))
 
 
 def requests(
@@ -238,3 +272,13 @@ def requests(
                 sges.append(SGE(mr, offset, size))
                 at, offset, left = at + size, offset + size, left - size
             yield SendWR(opcode=opcode, sg_list=tuple(sges), remote_addr=addr + start, rkey=rkey)
+
+
+def cut(pieces: Sequence[Remote], total: int) -> list[Remote]:
+    """The first `total` bytes of these pieces."""
+    found = []
+    for addr, length, rkey in pieces:
+        if total:
+            found.append(Remote(addr, min(length, total), rkey))
+            total -= found[-1].length
+    return found

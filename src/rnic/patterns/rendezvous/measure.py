@@ -12,7 +12,7 @@ from rnic.patterns.cursor import LiarError
 from rnic.patterns.rendezvous import words
 from rnic.patterns.rendezvous.dealings import Dealings
 from rnic.patterns.rendezvous.layout import Layout
-from rnic.patterns.rendezvous.steps import Leave, Say
+from rnic.patterns.rendezvous.steps import Leave
 from rnic.patterns.rendezvous.words import Kind
 
 if TYPE_CHECKING:
@@ -86,7 +86,6 @@ class Measuring(Dealings):
         return sorted(found)[_ROUNDS // 2]
 
     def _say_probe(self, source: Layout, until: float | None) -> Steps[None]:
-        self._probing = number = self._next_number()
-        yield Say(source.join(words.pack(Kind.EAGER, number, probe=True)), until)
+        self._probing = yield from self._say(source, True, until)
         while self._probing is not None:
             yield from self._hear(until)

@@ -22,8 +22,10 @@ HAND_OUT, TAKE_IN = AccessFlags.REMOTE_READ, AccessFlags.LOCAL_WRITE | AccessFla
 class Out:
     """The message that this end has announced, until the peer has it."""
 
-    def __init__(self, number: int, how: How, source: Layout) -> None:
-        self.number, self.how, self.source = number, how, source
+    def __init__(self, how: How, source: Layout, probe: bool) -> None:
+        self.how, self.source, self.probe = how, source, probe
+        self.number: int | None = None  # the peer has not heard of it
+        self.invited = False  # it goes where the peer has said ahead, without an announcement
         self.held: Held | None = None  # which the peer READs
         self.cleared: list[Remote] | None = None  # where it may be written
         self.written = False
@@ -31,7 +33,7 @@ class Out:
     def step_aside(self) -> int:
         """Its call is over: a copy stays, of which the peer gets the message. Returns its bytes."""
         if self.held is not None:
-            self.held.move_away()
+            self.held.move_away(blank=False)
             total, self.source = self.source.total, Layout((), "send()", False)
             return total
         self.source = Layout(self.source.join(b""), "send()", False)
@@ -47,7 +49,8 @@ class In:
         self.data: bytes | None = None  # where it lands, or
         self.target: Layout | None = None  # where it lands
         self.held: Held | None = None  # registrations of that
-        self.spoiled = False  # the peer WRITEs into a copy, as the call that gave the buffer is over
+        self.spoiled = False  # the peer WRITEs elsewhere, as the call that gave the buffer is over
+        self.withdrawn = False  # and was told not to do it, if it has not begun
 
     def land(self, target: Layout | None, cache: RegistrationCache, access: AccessFlags) -> Held:
         """Register the place where it lands."""
@@ -57,6 +60,12 @@ class In:
             self.held = target.hold(cache, access, access == TAKE_IN)
         self.target = target
         return self.held
+
+    def spoil(self) -> None:
+        """The call that gave the buffer is over: what the peer WRITEs is lost, and it has to do it again."""
+        if self.target is not None and self.held is not None:
+            self.held.move_away(blank=True)
+            self.target, self.spoiled = None, True
 
     def release(self) -> None:
         """Nobody fills the place any more."""

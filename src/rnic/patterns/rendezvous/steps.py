@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from rnic._nic.nic import SendWR
 
-__all__ = ["Hear", "Leave", "Move", "Say", "Step", "Steps"]
+__all__ = ["Hear", "Leave", "More", "Move", "Say", "Step", "Steps"]
 
 T = TypeVar("T")
 
@@ -25,12 +25,20 @@ class Say(NamedTuple):
 
     message: bytes
     until: float | None
+    begins: Callable[[], object]
+    """Called when it is clear that it goes."""
 
 
 class Hear(NamedTuple):
     """The answer is the next message; TimeoutError, EOFError."""
 
     until: float | None
+    spin: float | None = None
+    """Seconds that a thread polls before it sleeps, as the message must be near."""
+
+
+class More(NamedTuple):
+    """The answer is whether a message is here for Hear, as far as was looked."""
 
 
 class Move(NamedTuple):
@@ -38,7 +46,9 @@ class Move(NamedTuple):
 
     wrs: Iterable[SendWR]
     until: float | None
+    behind: Callable[[], bytes] | None = None
+    """Gives a message that is left to the channel when all are posted."""
 
 
-Step = Leave | Say | Hear | Move
+Step = Leave | Say | Hear | More | Move
 Steps = Generator[Step, Any, T]

@@ -10,7 +10,7 @@ from rnic.patterns.cursor import LiarError
 from rnic.patterns.ports import run
 from rnic.patterns.rendezvous.ends import LONGEST, Ends, blamed
 from rnic.patterns.rendezvous.layout import Layout
-from rnic.patterns.rendezvous.steps import Hear, Leave, Move, Say
+from rnic.patterns.rendezvous.steps import Hear, Leave, More, Move, Say
 from rnic.patterns.wait import left
 from rnic.times import after
 
@@ -38,13 +38,15 @@ class _Port:
         match step:
             case Leave(message):
                 self._channel.leave(message)
-            case Say(message, until):
-                self._channel.send(message, left(until))
-            case Hear(until):
-                return self._channel.recv(left(until))
-            case Move(wrs, until):
+            case Say(message, until, begins):
+                self._channel.send(message, left(until), begins=begins)
+            case Hear(until, spin):
+                return self._channel.recv(left(until), spin=spin)
+            case More():
+                return self._channel.is_waiting
+            case Move(wrs, until, behind):
                 try:
-                    self._channel.carry_out(wrs, left(until))
+                    self._channel.carry_out(wrs, left(until), behind=behind)
                 except QueueError as error:
                     raise blamed(error) from None
         return None
@@ -86,12 +88,12 @@ class Rendezvous(Ends):
     def send(self, message: Buffers, timeout: float | None = None) -> None:
         """Send a message: a buffer, a NumPy array, or a list of them one behind the other.
 
-        Returns when the message was announced and the peer has it; or, if it is shorter than the threshold,
-        when it was posted. Then the buffer may be changed. Rows of an array that lie apart are not copied,
-        unless they are shorter than 1 KiB. Messages of the peer that come meanwhile wait for recv().
+        Returns when the peer has the message; or, if it is shorter than the threshold, when it was posted.
+        Then the buffer may be changed. Rows of an array that lie apart are not copied, unless they are
+        shorter than 1 KiB. Messages of the peer that come meanwhile wait for recv().
 
-        After an exception the buffer is free, too. After TimeoutError an announced message is not taken back:
-        a copy goes when the peer asks for it (if this end WRITEs it: in a later call of this end), and the
+        After an exception the buffer is free, too. After TimeoutError a long message is not taken back: a
+        copy goes when the peer asks for it (if this end WRITEs it: in a later call of this end), and the
         next send() waits for that first. BufferError says that more messages of the peer wait here than
         max_backlog: call recv(). Raises rnic.MessageTooLongError for one that the peer does not take,
         ValueError for what is no memory in one order.
@@ -111,10 +113,12 @@ class Rendezvous(Ends):
     def recv_into(self, buffer: Buffers, timeout: float | None = None) -> int:
         """Put the next message into a buffer, an array or a list of these; returns its length.
 
-        An announced message goes there without a copy: into rows that lie apart, too, if they have 1 KiB or
-        more, and if the peer WRITEs, are 256 at most. Raises as recv(), and ValueError if the message is
-        longer; it stays then. After TimeoutError the buffer is free, and nobody writes there; what it holds
-        is not defined.
+        A long message goes there without a copy: into rows that lie apart, too, if they have 1 KiB or more,
+        and if the peer WRITEs, are 256 at most. If the last message that came so was a long one, the peer is
+        told at once where to WRITE the next one; until this call is over it may WRITE all of the buffer.
+
+        Raises as recv(), and ValueError if the message is longer; it stays then. After TimeoutError the
+        buffer is free, and nobody writes there; what it holds is not defined.
         """
         found = self._do(self._dealings.recv(Layout(buffer, "recv_into()", True), after(timeout)))
         assert isinstance(found, int)

@@ -21,7 +21,7 @@ _TOTAL = struct.Struct("<Q")
 _PIECE = struct.Struct("<QQI")
 _MAGIC, _VERSION = b"rnRV", 1
 MOST_PIECES = 256
-LONGEST = HEADER.size + MOST_PIECES * _PIECE.size  # bytes of an OFFER or CLEAR
+LONGEST = HEADER.size + MOST_PIECES * _PIECE.size  # bytes of an OFFER, CLEAR or INVITE
 _PROBE = 1
 NONCE = 8
 
@@ -38,10 +38,19 @@ class Kind(IntEnum):
     DONE = 7
     MEASURE = 8
     MEASURED = 9
+    INVITE = 10
+    FILLED = 11
 
 
-_BODIES = {Kind.WRITTEN: 0, Kind.DONE: 0, Kind.MEASURED: 0, Kind.MEASURE: NONCE, Kind.ASK: _TOTAL.size}
-_NUMBERED = frozenset({Kind.OFFER, Kind.ASK, Kind.CLEAR, Kind.WRITTEN, Kind.DONE})
+_BODIES = {
+    Kind.WRITTEN: 0,
+    Kind.DONE: 0,
+    Kind.MEASURED: 0,
+    Kind.MEASURE: NONCE,
+    Kind.ASK: _TOTAL.size,
+    Kind.FILLED: _TOTAL.size,
+}
+_BARE = frozenset({Kind.HELLO, Kind.MEASURE, Kind.MEASURED})  # their number is zero
 _MAY_PROBE = frozenset({Kind.EAGER, Kind.OFFER, Kind.ASK})
 
 
@@ -50,7 +59,7 @@ class Word(NamedTuple):
 
     kind: Kind
     number: int
-    """Of the message that is announced, moved or taken; an eager one has one only if it is a probe."""
+    """Of the message that is sent, announced, moved or taken, or that is to be the next."""
     probe: bool
     """It is to be timed, and then forgotten."""
     body: bytes
@@ -71,8 +80,7 @@ def parse(message: bytes) -> Word:
     kind, size = Kind(number_of_kind), len(message) - HEADER.size
     if flags & ~_PROBE or zero or (flags and kind not in _MAY_PROBE):
         raise LiarError(f"the peer sent {kind.name} with flags {flags:#x}, {zero:#x}")
-    numbered = kind in _NUMBERED or (kind is Kind.EAGER and flags == _PROBE)
-    if number and not numbered:
+    if number and kind in _BARE:
         raise LiarError(f"the peer sent {kind.name} with the number {number}")
     if size != _BODIES.get(kind, size):
         raise LiarError(f"the peer sent {kind.name} with {size} bytes: it has {_BODIES[kind]}")
@@ -95,7 +103,7 @@ def parse_hello(body: bytes) -> int:
 
 
 def pack_ask(total: int) -> bytes:
-    """The body of ASK."""
+    """The body of ASK and FILLED."""
     return _TOTAL.pack(total)
 
 
@@ -106,7 +114,7 @@ def parse_ask(body: bytes) -> int:
 
 
 def pack_pieces(pieces: Sequence[Remote]) -> bytes:
-    """The body of OFFER and CLEAR."""
+    """The body of OFFER, CLEAR and INVITE."""
     return b"".join(_PIECE.pack(*piece) for piece in pieces)
 
 
