@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""rnic beside the kernel's rdma_rxe and siw, each in a virtual machine of its own (tests/interop/lab).
+"""rnic beside the kernel's rdma_rxe and siw, each in a virtual machine of its own (rnic.vm).
 
 rdma_rxe holds UDP 4791 of the guest, so rnic runs in a network namespace there, on its loopback interface.
 """
@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import outputs
@@ -38,13 +37,14 @@ from tables import (
 )
 
 sys.path.insert(0, str(ROOT))
-from tests.interop.lab import guest as lab
-from tests.interop.lab.host import CommandError, missing
+from tests.interop.needs import missing, prepare
+
+from rnic.vm import Machine, MachineError
+from rnic.vm.host import CommandError
 
 # TCG emulates PCLMULQDQ bit by bit, and rdma_rxe's CRC would not use it: both compute it by table.
 CPU = "max,-pclmulqdq"
 MTU = 9000  # rdma_rxe's path MTU is then 4096, as rnic's
-KVM, KVM_BOOT = Path("/dev/kvm"), 20.0  # seconds that a guest with hardware virtualisation may take to boot
 SIZES = {64 * KIB: 2000, MIB: 200}  # and how many of these ib_write_bw takes,
 FEWER = 4  # times less with siw, whose CRCs are slow in an emulated processor
 MESSAGES = 2000
@@ -54,77 +54,68 @@ STREAMED = [(op, size, how) for op in OPS for size in SIZES for how in CRCS]
 PORT = 18515  # that perftest's server listens on
 
 
-class Machine:
-    """A guest with a device of this kind, booted when the first measurement asks for it."""
+class Guest:
+    """A machine with a device of this kind, booted when the first measurement asks for it."""
 
     def __init__(self, s: Setting, kind: str) -> None:
         self.setting, self.kind = s, kind
-        self.accel = ""
         self.why = missing()
-        self._guest: lab.Guest | None = None
+        self._machine: Machine | None = None
 
-    def guest(self) -> lab.Guest:
+    def machine(self) -> Machine:
         if self.why:
             raise AbsentError(self.why)
-        if self._guest is None:
+        if self._machine is None:
             try:
-                self._guest = self.setting.closing.enter_context(self._boot())
-            except (lab.GuestError, CommandError, RuntimeError) as failure:
+                self._machine = self.setting.closing.enter_context(self._boot())
+            except (CommandError, RuntimeError) as failure:
                 self.why = f"no virtual machine: {str(failure).splitlines()[0]}"
                 raise AbsentError(self.why) from None
-        return self._guest
+        return self._machine
 
-    def _boot(self) -> lab.Guest:
-        """With hardware virtualisation where that works, else emulated."""
-        if KVM.exists():
-            try:
-                self.accel = "KVM"
-                return lab.Guest(MTU, self.kind, smp=2, accel="kvm", cpu=CPU, patience=KVM_BOOT)
-            except lab.GuestError:
-                pass
-        self.accel = "TCG"
-        return lab.Guest(MTU, self.kind, smp=2, cpu=CPU)
+    def _boot(self) -> Machine:
+        prepare()
+        return Machine(transport=self.kind, mtu=MTU, cpus=2, cpu=CPU)
 
     def facts(self) -> Values:
-        kernel = self.guest().check("uname -r").strip()
-        return {"accel": self.accel, "kernel": kernel}
+        machine = self.machine()
+        return {"accel": machine.accelerator.upper(), "kernel": machine.facts["kernel"]}
 
 
-def rnic(machine: Machine, server: str, test: str, **options: Any) -> Values:
-    program = str(machine.setting.programs["native"])
-    given = words(machine.setting, options)
+def rnic(guest: Guest, server: str, test: str, **options: Any) -> Values:
+    program = str(guest.setting.programs["native"])
+    given = words(guest.setting, options)
     both = [program, "FD", "serve", server, *given, "--", program, "FD", test, *given]
     inside = f"ip link set lo up && exec python3 {HERE}/procs.py {shlex.join(both)}"
-    rc, out = machine.guest().run(f"unshare --net sh -c {shlex.quote(inside)}")
+    rc, out = guest.machine().run(f"unshare --net sh -c {shlex.quote(inside)}")
     if rc:
         raise BrokenError(f"in the guest: {out.strip().splitlines()[-1] if out.strip() else rc}")
     found: Values = json.loads(out)
-    return found | machine.facts()
+    return found | guest.facts()
 
 
-def rxe(machine: Machine, program: str, size: int, count: int) -> Values:
-    guest = machine.guest()
-    return perftest(
-        guest, f"{program} -d {guest.device} -x {guest.gid_index(guest.ip)} -F -s {size} -n {count}"
-    )
+def rxe(guest: Guest, program: str, size: int, count: int) -> Values:
+    machine = guest.machine()
+    index = machine.gid_index(machine.ip)
+    return perftest(machine, f"{program} -d {machine.device} -x {index} -F -s {size} -n {count}")
 
 
-def siw(machine: Machine, program: str, size: int, count: int, crc: int) -> Values:
+def siw(guest: Guest, program: str, size: int, count: int, crc: int) -> Values:
     """Its server listens twice, and its client does not wait for the second time."""
-    guest = machine.guest()
-    guest.check(f"echo {crc} >/sys/module/siw/parameters/mpa_crc_required")
+    machine = guest.machine()
+    machine.check(f"echo {crc} >/sys/module/siw/parameters/mpa_crc_required")
     for _ in range(TRIES - 1):
-        with suppress(lab.GuestError):
-            return perftest(guest, f"{program} -R -F -s {size} -n {count}")
-    return perftest(guest, f"{program} -R -F -s {size} -n {count}")
+        with suppress(MachineError):
+            return perftest(machine, f"{program} -R -F -s {size} -n {count}")
+    return perftest(machine, f"{program} -R -F -s {size} -n {count}")
 
 
-def perftest(guest: lab.Guest, command: str) -> Values:
-    server = guest.spawn(command)
+def perftest(machine: Machine, command: str) -> Values:
+    server = machine.spawn(command)
     listening = f"grep -q ':{PORT:04X} .* 0A ' /proc/net/tcp /proc/net/tcp6"
     try:
-        guest.check(f"until {listening}; do sleep .05; done", 20)
-        return outputs.perftest(guest.check(f"{command} {guest.ip}", 120))
+        machine.check(f"until {listening}; do sleep .05; done", 20)
+        return outputs.perftest(machine.check(f"{command} {machine.ip}", 120))
     finally:
         server.kill()
         server.wait(20)
@@ -133,38 +124,36 @@ def perftest(guest: lab.Guest, command: str) -> Values:
 def guarded(run: Callable[..., Values], *args: Any, **options: Any) -> Values:
     try:
         return run(*args, **options)
-    except lab.GuestError as failure:
+    except MachineError as failure:
         raise BrokenError(str(failure).splitlines()[0]) from None
 
 
 def measurements(s: Setting) -> Measurements:
-    return beside_rxe(Machine(s, "rxe")) | beside_siw(Machine(s, "siw"))
+    return beside_rxe(Guest(s, "rxe")) | beside_siw(Guest(s, "siw"))
 
 
-def beside_rxe(machine: Machine) -> Measurements:
+def beside_rxe(guest: Guest) -> Measurements:
     found: Measurements = {
-        "guest send latency": partial(guarded, rnic, machine, "echo", "send_pingpong", inline=1),
-        "rxe send latency": partial(guarded, rxe, machine, "ib_send_lat", 8, MESSAGES),
+        "guest send latency": partial(guarded, rnic, guest, "echo", "send_pingpong", inline=1),
+        "rxe send latency": partial(guarded, rxe, guest, "ib_send_lat", 8, MESSAGES),
     }
     for size, count in SIZES.items():
-        found[f"guest write {size}"] = partial(guarded, rnic, machine, "sleep", "write", **shape(size))
-        found[f"rxe write {size}"] = partial(guarded, rxe, machine, "ib_write_bw", size, count)
+        found[f"guest write {size}"] = partial(guarded, rnic, guest, "sleep", "write", **shape(size))
+        found[f"rxe write {size}"] = partial(guarded, rxe, guest, "ib_write_bw", size, count)
     return found
 
 
-def beside_siw(machine: Machine) -> Measurements:
+def beside_siw(guest: Guest) -> Measurements:
     found: Measurements = {
-        "guest iwarp send latency": partial(
-            guarded, rnic, machine, "echo", "send_pingpong", inline=1, iwarp=1
-        ),
-        "siw send latency": partial(guarded, siw, machine, "ib_send_lat", 8, MESSAGES, 1),
+        "guest iwarp send latency": partial(guarded, rnic, guest, "echo", "send_pingpong", inline=1, iwarp=1),
+        "siw send latency": partial(guarded, siw, guest, "ib_send_lat", 8, MESSAGES, 1),
     }
     for op, size, how in STREAMED:
         found[f"guest iwarp {op} {size} {how}"] = partial(
-            guarded, rnic, machine, OPS[op], op, iwarp=1, crc=CRCS[how], **shape(size)
+            guarded, rnic, guest, OPS[op], op, iwarp=1, crc=CRCS[how], **shape(size)
         )
         found[f"siw {op} {size} {how}"] = partial(
-            guarded, siw, machine, f"ib_{op}_bw", size, SIZES[size] // FEWER, CRCS[how]
+            guarded, siw, guest, f"ib_{op}_bw", size, SIZES[size] // FEWER, CRCS[how]
         )
     return found
 

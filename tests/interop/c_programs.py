@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 from cm_programs import listens_there
-from lab.guest import Job
 from link import Link
 
+from rnic.vm import Job
 from ucma.under import REFUSED, Program, call, need
 
 PINGED = "ping data: rdma-ping-"

@@ -9,8 +9,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lab.guest import GuestError, Job
 from link import Link
+
+from rnic.vm import Job, MachineError
 
 SECONDS = 60
 
@@ -65,7 +66,7 @@ def finish(process: subprocess.Popen[str], job: Job, *, judge: bool = True) -> t
         job.kill()
     try:
         rc, theirs = job.wait(30)
-    except GuestError as error:
+    except MachineError as error:
         rc, theirs = -1, str(error)
     told = f"rnic, exit {process.returncode}:\n{ours}\noriginal, exit {rc}:\n{theirs}"
     assert process.returncode == 0, told

@@ -15,9 +15,8 @@ from _pytest.runner import runtestprotocol
 sys.path.insert(0, str(pathlib.Path(__file__).parent))  # for every import mode of pytest
 
 from ends import End, Path, connect
-from lab import cache
-from lab.host import NOT_RUN, missing
 from link import SIW, Link, Wire
+from needs import NOT_RUN, missing, prepare
 from program import LENGTH, MakePair, Pair
 from sampling import combinations, soak
 from siw_ends import CmEnd, JoinPair, join
@@ -102,7 +101,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         for item in need:
             item.add_marker(pytest.mark.skip(reason=f"this machine lacks {why}"))
         return
-    cache.prepare()
+    prepare()
     namespaces.network_of_our_own()
 
 

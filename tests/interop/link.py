@@ -11,9 +11,10 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from capture import Capture
 from ends import End, KernelEnd
-from lab.guest import Guest, Job
-from lab.net import Capture
+
+from rnic.vm import Job, Machine
 
 if TYPE_CHECKING:
     from siw_ends import CmEnd
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 VERBS_PORT = 7471
 OURS = {"rxe": "roce", "siw": "iwarp"}  # the guest's kind of device, and rnic's
 BY_READ = 0x40  # as siw's rtr_type: the RTR message is a READ
-# How siw may ask for a connection, as its module parameters (lab/siw.py): 2 is the revision it prefers.
+# How siw may ask for a connection, as its module parameters (rnic.vm.siw): 2 is the revision it prefers.
 SIW = {
     "revision 2": "",
     "revision 1": "mpa_version=1",
@@ -51,7 +52,7 @@ class Link:
     def __init__(self, mtu: int, kind: str = "rxe", *, reference: bool = False) -> None:
         self.mtu, self.kind, self.reference = mtu, kind, reference
         self.path_mtus = path_mtus(mtu)
-        self.guest = Guest(mtu=mtu, kind=kind, smp=2 if reference else 1)
+        self.guest = Machine(transport=kind, mtu=mtu, cpus=2 if reference else 1, accelerator="tcg")
         self.device = f"{OURS[kind]}_{self.guest.netdev}"  # rnic's
         self.guest_ip = {"ipv4": self.guest.ip, "ipv6": self.guest.ip6}
         self.host_ip = {"ipv4": self.guest.host_ip, "ipv6": self.guest.host_ip6}

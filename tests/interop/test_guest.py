@@ -6,25 +6,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from lab.guest import Guest
 
+from rnic.vm import Machine
 from waiting import until
 
 pytestmark = pytest.mark.interop
 
 
 @pytest.fixture
-def guest() -> Iterator[Guest]:
-    with Guest() as guest:
+def guest() -> Iterator[Machine]:
+    with Machine(accelerator="tcg") as guest:
         yield guest
 
 
-def test_one_that_dies_says_why(guest: Guest) -> None:
+def test_one_that_dies_says_why(guest: Machine) -> None:
     assert not guest.lost()
     guest.spawn("echo c >/proc/sysrq-trigger")
     assert "sysrq triggered crash" in until(guest.lost, "the guest's end")
 
 
-def test_one_that_hangs_says_where(guest: Guest) -> None:
+def test_one_that_hangs_says_where(guest: Machine) -> None:
     guest.interrupt()
     assert "RIP:" in guest.lost()

@@ -8,9 +8,10 @@ import struct
 
 import pytest
 from ends import End
-from lab.guest import Job
 from link import Link, Wire, path_mtus
 from perftest_peer import ADD, PAGE, Peer, run_client, run_server
+
+from rnic.vm import Job
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("wire")]
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from lab.guest import GuestError, Job
 from link import Link, Wire, path_mtus
+
+from rnic.vm import Job, MachineError
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("wire")]
 
@@ -36,7 +37,7 @@ def finish(process: subprocess.Popen[str], job: Job) -> tuple[str, str]:
         job.kill()
     try:
         rc, out = job.wait(30)
-    except GuestError as error:
+    except MachineError as error:
         rc, out = -1, str(error)
     told = f"rnic, exit {process.returncode}:\n{our_out}\nthe original, exit {rc}:\n{out}"
     assert (process.returncode, rc) == (0, 0), told

@@ -45,6 +45,7 @@ COMMANDS = (
     Later("run", "rnic.cli.run:run", "Start a program of libibverbs or librdmacm on rnic's devices."),
     Later("config", "rnic.cli.config:config", "Print what a C compiler needs."),
     Later("kv", "rnic.cli.kv:kv", "A key-value store in memory that clients READ and WRITE."),
+    Later("vm", "rnic.cli.vm:vm", "A virtual machine with the kernel's RDMA devices."),
     Later("lab3", "rnic.cli.lab3:lab3", "File transfer: write the sender, get a secret key."),
     Later(
         "completion", "rnic.cli.completion:completion", "Print a script that completes commands in a shell."
@@ -91,6 +92,7 @@ def cli() -> None:
     rnic run PROGRAM                a program of libibverbs or librdmacm
     rnic config --cflags --libs     what a C compiler needs
     rnic kv serve                   a key-value store by READ, WRITE and atomics
+    rnic vm up                      a virtual machine with the kernel's RDMA
     rnic lab3                       a file transfer as an exercise, with a grader
     rnic completion bash            also zsh, fish: the Tab key completes
     """

@@ -1,61 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tap device that host and guest share, and capturing what passes on it.
-
-Nothing else of this machine's network is touched.  The device ends with the last descriptor of it, so that
-nothing is left when a test run is killed.
-"""
+"""Capturing what passes on the tap device that this computer and a guest share."""
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import os
 import pathlib
 import re
 import signal
-import struct
 import subprocess
 import time
-
-from .host import sh
-
-TUNSETIFF, IFF_TAP, IFF_NO_PI, IFF_VNET_HDR = 0x400454CA, 0x0002, 0x1000, 0x4000
-
-
-class Tap:
-    """A tap device rniclab<n> with the host's addresses, n the first that is free; fd is for QEMU."""
-
-    def __init__(self, mtu: int) -> None:
-        self.fd, self.index = _open_first_free()
-        self.mtu = mtu
-        self.name = f"rniclab{self.index}"
-        self.host_ip, self.guest_ip = f"10.77.{self.index}.1", f"10.77.{self.index}.2"
-        self.host_ip6, self.guest_ip6 = f"fd77:0:0:{self.index:x}::1", f"fd77:0:0:{self.index:x}::2"
-        try:
-            sh("ip", "link", "set", self.name, "mtu", mtu, "up")
-            sh("ip", "addr", "add", f"{self.host_ip}/24", "dev", self.name)
-            sh("ip", "addr", "add", f"{self.host_ip6}/64", "dev", self.name, "nodad")
-        except BaseException:
-            os.close(self.fd)
-            raise
-
-    def close(self) -> None:
-        """Give up this process's hold on the device."""
-        os.close(self.fd)
-
-
-def _open_first_free() -> tuple[int, int]:
-    for index in range(64):
-        fd = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
-        flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR
-        try:
-            fcntl.ioctl(fd, TUNSETIFF, struct.pack("16sH22x", b"rniclab%d" % index, flags))
-            return fd, index
-        except OSError as e:
-            os.close(fd)
-            if e.errno != errno.EBUSY:
-                raise
-    raise RuntimeError("64 lab guests are running on this machine")
 
 
 class Capture:

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What machines are made of, part by part."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rnic.vm import console, extras, host, paths
+from rnic.vm.console import Console, Follower
+from rnic.vm.cpio import Archive
+from rnic.vm.lines import LONGEST, BrokenLineError, Lines
+from rnic.vm.paths import Folder, folders
+
+# ---------------------------------------------------------------- lines
+
+
+@pytest.fixture
+def ends() -> tuple[Lines, socket.socket]:
+    ours, theirs = socket.socketpair()
+    return Lines(ours), theirs
+
+
+def test_messages_may_come_in_pieces(ends: tuple[Lines, socket.socket]) -> None:
+    lines, peer = ends
+    assert lines.receive() == []
+    peer.send(b'{"a": 1}\n{"b"')
+    assert lines.receive() == [{"a": 1}]
+    peer.send(b": 2}\n")
+    assert lines.receive() == [{"b": 2}]
+    peer.close()
+    with pytest.raises(EOFError):
+        lines.receive()
+    lines.close()
+
+
+@pytest.mark.parametrize("line", [b"not JSON\n", b"[1]\n", b"\xff\n"])
+def test_what_is_no_message(ends: tuple[Lines, socket.socket], line: bytes) -> None:
+    lines, peer = ends
+    peer.send(line)
+    with pytest.raises(BrokenLineError):
+        lines.receive()
+    peer.close()
+    lines.close()
+
+
+def test_a_line_without_end(ends: tuple[Lines, socket.socket]) -> None:
+    lines, peer = ends
+    peer.setblocking(False)
+    with pytest.raises(BrokenLineError, match="a line of more than"):
+        for _ in range(LONGEST // 4096):
+            peer.send(bytes(8192))
+            lines.receive()
+    peer.close()
+    lines.close()
+
+
+def test_what_the_socket_does_not_take_waits(ends: tuple[Lines, socket.socket]) -> None:
+    lines, peer = ends
+    for _ in range(100):
+        lines.send({"a": "b" * 10_000})
+    assert lines.waits
+    got = 0
+    while got < 100:
+        got += peer.recv(1 << 20).count(b"\n")
+        lines.flush()
+    assert not lines.waits
+    peer.close()
+    lines.close()
+
+
+# ---------------------------------------------------------------- the console
+
+
+def test_a_console_stays_small_and_keeps_what_is_new(tmp_path: Path) -> None:
+    path = tmp_path / "console"
+    written, line = Console(path), b"x" * 99 + b"\n"
+    for _ in range(console.LIMIT // 100):
+        written.write(line)
+    written.write(b"the last one\n")
+    assert path.stat().st_size <= console.LIMIT // 4
+    assert set(path.read_bytes().splitlines()) == {line[:-1], b"the last one"}
+
+
+def test_a_reader_follows(tmp_path: Path) -> None:
+    path = tmp_path / "console"
+    follower = Follower(path)
+    assert follower.more() == b""
+    for text in (b"one\n", b"two\n"):
+        Console(path).write(text)
+        assert follower.more() == text
+    path.write_bytes(b"3\n")  # it was shortened
+    assert follower.more() == b"3\n"
+
+
+OOPS = "\n".join([*"abc", "[ 1.0] BUG: unable to handle", "why", "[ 1.1] Kernel panic - not syncing: Fatal"])
+
+
+def test_an_excerpt_begins_with_the_trouble() -> None:
+    assert console.excerpt(OOPS).startswith("[ 1.0] BUG")
+    assert console.excerpt("\n".join(map(str, range(100)))).splitlines()[-1] == "99"
+    assert len(console.excerpt("\n".join(map(str, range(100)))).splitlines()) == console.LAST
+
+
+def test_a_panic_names_its_reason(tmp_path: Path) -> None:
+    (tmp_path / "console").write_text(OOPS)
+    assert console.panic_in(tmp_path / "console") == "Kernel panic - not syncing: Fatal"
+    assert console.panic_in(tmp_path / "none") == ""
+
+
+# ---------------------------------------------------------------- folders
+
+
+@pytest.mark.usefixtures("computer")
+def test_a_folder_is_claimed_once() -> None:
+    folder = Folder.of("box")
+    lock = folder.claim()
+    assert lock is not None
+    assert folder.claim() is None
+    assert [one.name for one in folders()] == ["box"]
+    os.close(lock)
+    assert folders() == []
+    assert not folder.path.exists()
+
+
+def test_without_a_runtime_folder_there_is_one_in_tmp(tmp_path: Path) -> None:
+    own = paths._own_folder(tmp_path / "mine")
+    assert own.stat().st_mode & 0o777 == 0o700
+    own.chmod(0o777)
+    with pytest.raises(PermissionError, match="set XDG_RUNTIME_DIR"):
+        paths._own_folder(own)
+    (tmp_path / "link").symlink_to(tmp_path)
+    with pytest.raises(PermissionError, match="set XDG_RUNTIME_DIR"):
+        paths._own_folder(tmp_path / "link")
+
+
+def test_a_socket_in_a_deep_folder(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / ("x" * 200))
+    lock = folder.claim()
+    with socket.socket(socket.AF_UNIX) as server, folder.address() as address:
+        server.bind(address)
+    assert folder.socket.exists()
+    assert lock is not None
+    os.close(lock)
+
+
+# ---------------------------------------------------------------- the first file system
+
+
+def test_cpio_reads_the_archive(tmp_path: Path) -> None:
+    file = io.BytesIO()
+    archive = Archive(file)
+    archive.folder("bin")
+    archive.file("bin/odd", b"12345")
+    archive.copy("bin/this", Path(__file__))
+    archive.end()
+    assert len(file.getvalue()) % 4 == 0
+    cpio = shutil.which("cpio") or shutil.which("bsdcpio")
+    if cpio is None:
+        pytest.skip("no cpio")
+    subprocess.run([cpio, "-i", "--quiet"], input=file.getvalue(), cwd=tmp_path, check=True)
+    assert (tmp_path / "bin/odd").read_bytes() == b"12345"
+    assert (tmp_path / "bin/this").read_bytes() == Path(__file__).read_bytes()
+    assert os.access(tmp_path / "bin/odd", os.X_OK)
+
+
+# ---------------------------------------------------------------- what is missing
+
+
+@pytest.mark.usefixtures("tap")
+def test_a_computer_that_has_all() -> None:
+    assert host.missing() == ""
+
+
+def test_packages_are_named(tap: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "search_path", lambda: str(tap / "programs"))
+    (tap / "programs/qemu-system-x86_64").unlink()
+    (tap / "programs/modprobe").unlink()
+    assert host.missing() == (
+        "Debian's packages iproute2, kmod, qemu-system-x86 (apt-get install iproute2 kmod qemu-system-x86)"
+    )
+    assert "gcc" in host.missing(siw=True)
+    assert host.missing_tools() == ["ibverbs-utils", "rdmacm-utils", "perftest"]
+
+
+def test_a_busybox_with_libraries_is_none(tap: Path) -> None:
+    shutil.copy(Path(sys.executable).resolve(), tap / "programs/busybox")
+    assert "busybox-static" in host.missing()
+
+
+def test_other_distributions_are_told(tap: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tap / "programs/apt-get").unlink()
+    monkeypatch.setattr(host, "search_path", lambda: str(tap / "programs"))
+    assert "it is not Debian" in host.missing()
+
+
+@pytest.mark.usefixtures("computer")
+def test_a_computer_without_taps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "TUN", tmp_path / "tun")
+    assert "No such file or directory; as root: modprobe tun" in host.missing()
+
+
+# ---------------------------------------------------------------- more packages
+
+
+@pytest.mark.parametrize("name", ["-o", "a/b", "A", "", "a b", "a\n"])
+def test_names_that_are_no_package(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is no name of a Debian package"):
+        extras.fetch(tmp_path, ["good", name])
+
+
+def test_packages_are_laid_over_what_is_there(tmp_path: Path) -> None:
+    folder = tmp_path / "it's"
+    (folder / "usr").mkdir(parents=True)
+    script = extras.script(folder)
+    assert f"lowerdir='{tmp_path}/it'\"'\"'s/usr':/usr /usr" in script
+    assert "/etc" not in script
+
+
+@pytest.mark.usefixtures("computer")
+def test_what_apt_has_to_say(computer: Path) -> None:
+    apt_get = computer / "programs/apt-get"
+    apt_get.write_text("#!/bin/sh\necho Reading; echo 'E: Unable to locate package nothing'; exit 100\n")
+    with pytest.raises(host.CommandError, match=r"^apt-get: Unable to locate package nothing$"):
+        extras.fetch(computer, ["nothing"])
