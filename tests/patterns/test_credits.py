@@ -242,15 +242,22 @@ async def within(work: Any) -> Any:
     return await asyncio.wait_for(work, WAIT)
 
 
-def test_a_message_that_comes_while_a_task_is_about_to_wait_is_not_missed() -> None:
+def test_a_message_that_comes_while_a_task_is_about_to_wait_is_not_missed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def talk(a: AsyncChannel, b: AsyncChannel) -> None:
         await asyncio.gather(a.send(b"early"), b.recv())
-        async with a._posting:  # as READs and WRITEs have it while they move
-            receiving = asyncio.create_task(a.recv())
-            await asyncio.sleep(0)
-            await b.send(b"late")
-            while not a._flow.is_waiting:
-                await asyncio.sleep(0)
+        go, receiving = a._go, asyncio.create_task(a.recv())
+
+        async def slowly() -> None:
+            """As where READs and WRITEs move, for which recv() waits; the channel itself goes on."""
+            await go()
+            if asyncio.current_task() is receiving:
+                await b.send(b"late")
+                while not a._flow.is_waiting:
+                    await asyncio.sleep(0)
+
+        monkeypatch.setattr(a, "_go", slowly)
         assert await receiving == b"late"
         await asyncio.gather(a.close(WAIT), b.close(WAIT))
 
