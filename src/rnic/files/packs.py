@@ -2,8 +2,8 @@
 """Whole files of one directory, in one Pack: what its table says.
 
 For each file 18 bytes, u32 mode, i64 mtime (ns), u32 size, u16 length of the name; then all names, one behind
-the other. The contents lie behind the table in the same order. The files have the numbers from the Pack's on,
-and are 256 at most.
+the other. The contents lie behind the table in the same order. The first file has the number of the Pack, the
+next ones have those that follow. A Pack has at most 256 files.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def unpack(packed: Pack) -> list[Small]:
     """The files. CopyError where table and contents do not fit each other."""
     number, entries, wanted, folder, table, contents = packed
     at, start, out = entries * _FILE.size, 0, []
-    if entries > MOST or len(folder) > PATH_MOST:  # each path is made of it: a short table would become much
+    if entries > MOST or len(folder) > PATH_MOST:  # a copy of it is in each path
         raise CopyError(
             f"the peer sent a Pack of {entries} files, in a folder with a path of {len(folder)} bytes"
         )

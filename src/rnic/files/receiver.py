@@ -53,7 +53,7 @@ __all__ = ["Receiver"]
 
 MOST_TASKS = 8 * SLOTS
 AHEAD = 3
-"""Messages that wait until the names of those before are made."""
+"""Messages that are read before the names of an earlier one are made, at most."""
 _AT_A_TIME = 64
 _MOST_NAMED = 1024  # of a message: paths of Packs take more memory than their bytes
 
@@ -202,7 +202,7 @@ class Receiver:
         await self._entered(AHEAD)
 
     async def _entered(self, most: int) -> None:
-        """All is done but for so many messages."""
+        """Wait until the names of all messages are made but for the last `most` of them."""
         while len(self._entering) > most:
             await self._entering.popleft()
 
