@@ -16,12 +16,14 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))  # for every import mode 
 
 from ends import End, Path, connect
 from link import SIW, Link, Wire
+from modules import Box
 from needs import NOT_RUN, missing, prepare
 from program import LENGTH, MakePair, Pair
 from sampling import combinations, soak
 from siw_ends import CmEnd, JoinPair, join
 
 import namespaces
+from rnic.vm import Machine
 
 HERE = pathlib.Path(__file__).parent
 MTUS = (1500, 9000)  # of the network device; a guest is booted for each
@@ -156,6 +158,13 @@ def link(request: pytest.FixtureRequest) -> Iterator[Link]:
     kind, mtu = request.param
     with Link(mtu, kind, reference=reference) as link:
         yield link
+
+
+@pytest.fixture(scope="session")
+def box() -> Iterator[Box]:
+    """A guest with both of the kernel's devices, for the modules of examples/kernel."""
+    with Machine(transport="both", accelerator="tcg") as machine:
+        yield Box(machine)
 
 
 @pytest.fixture(scope="module")

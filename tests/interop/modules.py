@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel modules of examples/kernel: built once, loaded in a guest, and nothing left of them.
+
+    box = Box(machine)
+    with box.loaded("hello", whom="you"):
+        ...
+
+The guest reads the modules where they were built, since its root is this computer's.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import shlex
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rnic.vm import Machine, images, kernel
+
+SOURCE = Path(__file__).resolve().parents[2] / "examples/kernel"
+OUTPUT = {"*.ko", "*.o", "*.mod*", ".*.cmd", "Module.symvers", "modules.order", "__pycache__"}
+# What the kernel prints of itself when something is wrong with it.
+SPLAT = re.compile(
+    r"BUG:|WARNING:|Oops|general protection|kernel panic|INFO: task .* blocked|refcount_t|UBSAN"
+)
+
+
+@functools.cache
+def built() -> Path:
+    """The folder that has the modules, built without a warning; one for each process of tests."""
+    folder = Path(tempfile.mkdtemp(prefix="rnic-modules-"))
+    source = folder / "kernel"
+    shutil.copytree(SOURCE, source, ignore=shutil.ignore_patterns(*OUTPUT))
+    _, headers = images.headers()
+    kernel.build(headers, source, "W=1", "KCFLAGS=-Werror")
+    return source
+
+
+class Box:
+    """A guest, with the words that the tests of modules need."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+
+    def load(self, name: str, **parameters: object) -> None:
+        """Load a module with its parameters."""
+        words = " ".join(shlex.quote(f"{key}={value}") for key, value in parameters.items())
+        self.machine.check(f"insmod {built() / name}.ko {words}")
+
+    def unload(self, name: str) -> None:
+        """Unload it, which must not fail or hang."""
+        self.machine.check(f"rmmod {name}", timeout=60)
+
+    @contextmanager
+    def loaded(self, name: str, **parameters: object) -> Iterator[None]:
+        """Load a module, and unload it; then nothing of the RDMA devices is in use that was not before.
+
+        The log begins anew; nothing in it may say that the kernel itself is in trouble.
+        """
+        self.machine.check("dmesg -C")
+        before = self.resources()
+        self.load(name, **parameters)
+        try:
+            yield
+        finally:
+            self.unload(name)
+        assert self.resources() == before
+        assert not (splat := SPLAT.search(self.log())), splat
+
+    def log(self) -> str:
+        """What the kernel has printed."""
+        return self.machine.check("dmesg")
+
+    def resources(self) -> str:
+        """What the kernel's resource tracker counts of each RDMA device."""
+        return self.machine.check("rdma resource")
