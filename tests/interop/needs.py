@@ -57,7 +57,9 @@ def prepare() -> None:
     install()
     if why := host.missing(siw=True):
         raise RuntimeError(f"this computer lacks {why}")
-    images.prepare(with_siw=True, packages=EXTRA)  # now: the tests have a network of their own
+    images.prepare(
+        with_siw=True, with_tools=True, packages=EXTRA
+    )  # now: the tests have a network of their own
 
 
 def _not_installed() -> list[str]:

@@ -43,7 +43,15 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", str(run))
         assert "rxe0 and siw0 at 10.77.0.2" in checked(
-            *("up", "--transport", "both", "--mtu", "4200", "--package", *EXTRA)
+            *(
+                "up",
+                "--transport",
+                "both",
+                "--mtu",
+                "4200",
+                "--tools",
+                *(word for name in EXTRA for word in ("--package", name)),
+            )
         )
         with Machine.attach("box") as machine:
             pids = [machine.facts[name] for name in ("warden", "keeper", "qemu")]
@@ -71,6 +79,13 @@ def test_its_devices_and_its_network() -> None:
 def test_it_has_a_package_that_is_not_here_and_all_modules_of_its_kernel() -> None:
     assert "nvme version" in checked("run", "nvme version")
     assert checked("run", "modprobe nvme-rdma; lsmod | grep -c ^nvme_rdma") == "1\n"
+
+
+@pytest.mark.usefixtures("machine")
+def test_it_has_what_modules_are_built_with_where_a_system_has_it() -> None:
+    version = checked("run", "make -sC /lib/modules/$(uname -r)/build kernelversion; uname -r").split()
+    assert version[1].startswith(version[0].rpartition(".")[0])
+    assert checked("run", "modinfo -F filename rdma_rxe").startswith(f"/lib/modules/{version[1]}/")
 
 
 @pytest.mark.parametrize("transport", ["roce", "iwarp"])

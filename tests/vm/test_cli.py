@@ -255,6 +255,19 @@ def test_one_that_dies_says_why_and_comes_again(capfd: Captured) -> None:
 
 
 @pytest.mark.usefixtures("machines")
+def test_the_log_is_followed_to_the_end() -> None:
+    assert run(["vm", "up"]) == 0
+    with subprocess.Popen([*RNIC, "vm", "log", "-f"], stdout=subprocess.PIPE) as following:
+        assert following.stdout
+        assert following.stdout.readline() == b"the machine's console\n"
+        assert run(["vm", "run", DIE]) == 125
+        assert following.stdout.readline().endswith(b"Kernel panic - not syncing: enough\n")
+        assert following.poll() is None
+        assert run(["vm", "down"]) == 0
+        assert following.wait(PATIENCE) == 0
+
+
+@pytest.mark.usefixtures("machines")
 def test_one_that_cannot_be_asked_can_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "ANSWER", 0.1)
     assert run(["vm", "up"]) == 0

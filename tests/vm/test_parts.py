@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rnic.vm import console, extras, host, paths
+from rnic.vm import console, extras, host, kernel, paths, tools
 from rnic.vm.console import Console, Follower
 from rnic.vm.cpio import Archive
 from rnic.vm.lines import LONGEST, BrokenLineError, Lines
@@ -91,13 +91,17 @@ def test_a_console_stays_small_and_keeps_what_is_new(tmp_path: Path) -> None:
 
 def test_a_reader_follows(tmp_path: Path) -> None:
     path = tmp_path / "console"
-    follower = Follower(path)
-    assert follower.more() == b""
-    for text in (b"one\n", b"two\n"):
-        Console(path).write(text)
-        assert follower.more() == text
-    path.write_bytes(b"3\n")  # it was shortened
-    assert follower.more() == b"3\n"
+    with Follower(path) as follower:
+        assert follower.more() == b""
+        for text in (b"one\n", b"two\n"):
+            Console(path).write(text)
+            assert follower.more() == text
+        path.write_bytes(b"3\n")  # it was shortened
+        assert follower.more() == b"3\n"
+        Console(path).write(b"the last\n")
+        path.unlink()
+        assert follower.more() == b"the last\n"
+        assert follower.more() == b""
 
 
 OOPS = "\n".join([*"abc", "[ 1.0] BUG: unable to handle", "why", "[ 1.1] Kernel panic - not syncing: Fatal"])
@@ -217,11 +221,24 @@ def test_names_that_are_no_package(name: str, tmp_path: Path) -> None:
 
 
 def test_packages_are_laid_over_what_is_there(tmp_path: Path) -> None:
-    folder = tmp_path / "it's"
+    folder, lower = tmp_path / "it's", tmp_path / "lower"
     (folder / "usr").mkdir(parents=True)
-    script = extras.script(folder)
-    assert f"lowerdir='{tmp_path}/it'\"'\"'s/usr':/usr /usr" in script
+    (lower / "usr").mkdir(parents=True)
+    script = extras.script([folder, lower])
+    assert f"lowerdir='{tmp_path}/it'\"'\"'s/usr':{lower}/usr:/usr /usr" in script
     assert "/etc" not in script
+
+
+def test_tools_find_the_kernel_where_a_system_has_it(tmp_path: Path) -> None:
+    release = "6.1.0-0-amd64"
+    debian = kernel.Kernel(tmp_path, release, "1")
+    for name in (f"lib/modules/{release}", "usr/lib/linux-kbuild-6.1", f"usr/src/linux-headers-{release}"):
+        (tmp_path / name).mkdir(parents=True)
+    for _ in range(2):  # once made, they stay
+        links = tools.links(debian)
+    assert (links / f"usr/lib/modules/{release}").readlink() == tmp_path / f"lib/modules/{release}"
+    assert (links / "usr/lib/linux-kbuild-6.1").readlink() == tmp_path / "usr/lib/linux-kbuild-6.1"
+    assert (links / f"usr/src/linux-headers-{release}").exists()
 
 
 @pytest.mark.usefixtures("computer")

@@ -14,7 +14,7 @@ client, job   a connection to the machine's keeper, and a command
 keeper        the process that holds namespaces, tap device and QEMU (docs/rooms/vm.md)
 qemu, tap     what it holds; console: what the machine prints
 agent         the machine's end (runs inside it only)
-images        what it boots from; kernel, siw, apt, cpio: how that is made
+images        what it boots from; kernel, siw, apt, cpio: how that is made; extras, tools: what it has beside
 host          what this computer must have
 """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from rnic.vm.host import CommandError, sh
@@ -23,7 +24,7 @@ def download(top: Path, packages: list[str], where: Path) -> list[Path]:
     return sorted(where.glob("*.deb"))
 
 
-def download_with_needs(top: Path, packages: list[str], where: Path) -> list[Path]:
+def download_with_needs(top: Path, packages: Sequence[str], where: Path) -> list[Path]:
     """The files of the packages, and of all that they need and this computer has not installed."""
     (where / "partial").mkdir()
     options = [*_options(top), "-o", f"Dir::Cache::archives={where}", "-o", "Debug::NoLocking=1"]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from pathlib import Path
@@ -56,20 +57,26 @@ def last_lines(path: Path, count: int = 200) -> str:
 
 
 class Follower:
-    """A reader: what has come since the last call."""
+    """A reader, to be closed: what has come since the last call, even if the file has been removed."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._at = path, 0
+        self._path = path
+        self._file: io.FileIO | None = None
 
     def more(self) -> bytes:
-        """Nothing, if there is no file any more."""
-        try:
-            with self._path.open("rb") as file:
-                if os.fstat(file.fileno()).st_size < self._at:
-                    self._at = 0  # it was shortened
-                file.seek(self._at)
-                data = file.read()
-        except FileNotFoundError:
-            return b""
-        self._at += len(data)
-        return data
+        """Nothing, if there has been no file."""
+        if self._file is None:
+            try:
+                self._file = io.FileIO(self._path)
+            except FileNotFoundError:
+                return b""
+        if os.fstat(self._file.fileno()).st_size < self._file.tell():
+            self._file.seek(0)  # it was shortened
+        return self._file.readall()
+
+    def __enter__(self) -> Follower:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._file is not None:
+            self._file.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from rnic.vm import apt
@@ -19,7 +20,7 @@ LAID_OVER = ("usr", "etc")
 UNPACK = 'dpkg-deb --fsys-tarfile "$0" | tar -x --keep-directory-symlink -C "$1"'
 
 
-def fetch(top: Path, packages: list[str]) -> Path:
+def fetch(top: Path, packages: Sequence[str]) -> Path:
     """The folder that has them, made when it is not there yet."""
     for name in packages:
         if not NAMES.fullmatch(name):
@@ -43,11 +44,11 @@ def _unpack(debs: list[Path], root: Path) -> Path:
     return root
 
 
-def script(folder: Path) -> str:
-    """What lays them over a machine's own, as a shell script."""
-    there = [name for name in LAID_OVER if (folder / name).is_dir()]
-    mounts = [
-        f"mount -t overlay overlay -o nosuid,lowerdir={shlex.quote(str(folder / name))}:/{name} /{name}"
-        for name in there
-    ]
+def script(folders: Sequence[Path]) -> str:
+    """What lays them over a machine's own, the first uppermost, as a shell script."""
+    mounts = []
+    for name in LAID_OVER:
+        lower = [shlex.quote(str(folder / name)) for folder in folders if (folder / name).is_dir()]
+        if lower:
+            mounts.append(f"mount -t overlay overlay -o nosuid,lowerdir={':'.join(lower)}:/{name} /{name}")
     return "set -e; modprobe overlay; " + "; ".join(mounts)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from rnic.vm import extras, kernel, paths, siw
+from rnic.vm import extras, kernel, paths, siw, tools
 from rnic.vm.cpio import Archive
 from rnic.vm.host import BUSYBOX, search_path
 from rnic.vm.kernel import Kernel
@@ -56,16 +56,19 @@ class Made(NamedTuple):
     kernel: Kernel
     initrd: Path
     siw: Path | None  # the module
-    extras: Path | None  # the folder of more packages
+    laid_over: Sequence[Path]  # folders of more packages, the uppermost first
 
 
-def prepare(*, with_siw: bool = False, packages: Sequence[str] = ()) -> Made:
+def prepare(*, with_siw: bool = False, with_tools: bool = False, packages: Sequence[str] = ()) -> Made:
     """What machines boot from and load, made when it is not there yet."""
     with _locked(paths.cache()) as top:
         debian = kernel.fetch(top)
         module = siw.module(top, debian, kernel.headers(top, debian)) if with_siw else None
-        more = extras.fetch(top, list(packages)) if packages else None
-        return Made(debian, _initrd(top, debian), module, more)
+        laid_over = [extras.fetch(top, packages)] if packages else []
+        if with_tools:
+            kernel.headers(top, debian)
+            laid_over += [extras.fetch(top, tools.PACKAGES), tools.links(debian)]
+        return Made(debian, _initrd(top, debian), module, laid_over)
 
 
 def headers() -> tuple[Kernel, Path]:

@@ -51,6 +51,7 @@ class Machine:
     cpu          QEMU's processor
     patience     seconds that booting may take
     packages     of Debian, that this computer lacks and the machine shall have
+    tools        it has RDMA programs, a compiler and the kernel's headers, though this computer has not
 
     As root the tap device is in the network namespace of this process. Otherwise the keeper has a user and
     network namespace of its own; namespace.enter(machine.keeper) goes there.
@@ -67,6 +68,7 @@ class Machine:
         cpu: str = "",
         patience: float = PATIENCE,
         packages: Sequence[str] = (),
+        tools: bool = False,
     ) -> None:
         name = name or f"process{os.getpid()}-{next(_numbers)}"
         if not NAMES.fullmatch(name):
@@ -74,7 +76,7 @@ class Machine:
         kinds = TRANSPORTS[transport]
         if why := host.missing(siw="siw" in kinds):
             raise MachineError(f"this computer lacks {why}")
-        made = images.prepare(with_siw="siw" in kinds, packages=packages)
+        made = images.prepare(with_siw="siw" in kinds, with_tools=tools, packages=packages)
         plan = Plan(
             name,
             str(made.kernel.image),
@@ -126,8 +128,8 @@ class Machine:
     def _set_up(self, kinds: tuple[str, ...], mtu: int, made: images.Made) -> None:
         devices = [f"{kind}0" for kind in kinds]
         self.check(_NETWORK.format(mtu=mtu, ip=self.ip, ip6=self.ip6))
-        if made.extras:
-            self.check(extras.script(made.extras))
+        if made.laid_over:
+            self.check(extras.script(made.laid_over))
         if made.siw:
             self.check(f"insmod {shlex.quote(str(made.siw))}")
         for kind, device in zip(kinds, devices, strict=True):

@@ -141,6 +141,11 @@ def attached(given: str) -> Iterator[Machine]:
     multiple=True,
     help="A Debian package that is not on this computer, for the machine alone. Repeatable.",
 )
+@click.option(
+    "--tools",
+    is_flag=True,
+    help="RDMA programs, gcc, make and the kernel's headers, for the machine alone; fetched once.",
+)
 def up(
     name: str,
     transport: str,
@@ -149,6 +154,7 @@ def up(
     memory: int,
     accelerator: str | None,
     packages: tuple[str, ...],
+    tools: bool,
 ) -> None:
     """Start a machine (NAME: box, unless another is given), which runs until `rnic vm down`.
 
@@ -158,7 +164,9 @@ def up(
     name = name or DEFAULT
     with told():
         _end_dead(name)
-        with Machine(name, transport, mtu, cpus, memory, accelerator or "", packages=packages) as machine:
+        with Machine(
+            name, transport, mtu, cpus, memory, accelerator or "", packages=packages, tools=tools
+        ) as machine:
             facts = machine.facts
             machine.detach()
     click.echo(
@@ -166,10 +174,9 @@ def up(
         f"is {facts['host_ip']} on {facts['netdev']}; booted in {facts['boot_seconds']:.1f} s "
         f"({facts['accelerator'].upper()})"
     )
-    if lacks := [package for package in missing_tools() if package not in packages]:
+    if not tools and (lacks := [package for package in missing_tools() if package not in packages]):
         programs = ", ".join(program for program, package in TOOLS.items() if package in lacks)
-        wanted = " ".join(f"--package {package}" for package in lacks)
-        screen.say(f"{programs}: not here, and so not in {name}; rnic vm up {wanted} would have them")
+        screen.say(f"{programs}: not here, and so not in {name}; rnic vm up --tools would have them")
 
 
 def _end_dead(name: str) -> None:
@@ -237,11 +244,19 @@ def _facts(one: str) -> dict[str, Any]:
 def log(name: str, follow: bool) -> None:
     """Print what the machine's kernel and QEMU have printed."""
     folder = Folder.of(chosen(name))
-    follower, write = Follower(folder.console), pipes.writer(1)
-    write(follower.more())
-    while follow and folder.console.exists():
+    with Follower(folder.console) as follower:
+        _follow(follower, folder.console if follow else None)
+
+
+def _follow(follower: Follower, console: Path | None) -> None:
+    """Until the console is gone; without one, once."""
+    write = pipes.writer(1)
+    while True:
+        there = console and console.exists()
+        write(follower.more())  # of one that is gone, the last
+        if not there:
+            return
         time.sleep(LOOK)
-        write(follower.more())
 
 
 # ---------------------------------------------------------------------- use
