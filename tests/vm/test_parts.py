@@ -247,3 +247,15 @@ def test_what_apt_has_to_say(computer: Path) -> None:
     apt_get.write_text("#!/bin/sh\necho Reading; echo 'E: Unable to locate package nothing'; exit 100\n")
     with pytest.raises(host.CommandError, match=r"^apt-get: Unable to locate package nothing$"):
         extras.fetch(computer, ["nothing"])
+
+
+APT_WITHOUT_A_NETWORK = """#!/bin/sh
+case "$*" in *Error-Mode=any*update*) echo "E: Failed to fetch the lists"; exit 100; esac
+"""  # as apt-get is: without this option it warns, and succeeds
+
+
+def test_lists_that_do_not_come_are_asked_for_again(computer: Path) -> None:
+    (computer / "programs/apt-get").write_text(APT_WITHOUT_A_NETWORK)
+    for _ in range(2):
+        with pytest.raises(host.CommandError, match=r"^apt-get: Failed to fetch the lists$"):
+            extras.fetch(computer, ["nothing"])

@@ -58,7 +58,7 @@ def _run(program: str, *words: object, cwd: Path | None = None) -> str:
     try:
         return sh(program, *words, cwd=cwd)
     except CommandError as error:
-        found = re.findall(r"^E: (.*)", str(error), re.M)
+        found = re.findall(r"^E: (?!Some index files)(.*)", str(error), re.M)
         raise CommandError(f"{program}: {'; '.join(found)}" if found else str(error)) from None
 
 
@@ -68,5 +68,6 @@ def _options(top: Path) -> list[str]:
         "Dir::Cache": top / "apt",
         "Dir::Cache::archives": top / "apt/archives",
         "APT::Sandbox::User": "",  # who downloads is this user
+        "APT::Update::Error-Mode": "any",  # or lists that cannot be fetched are a warning
     }
     return [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
