@@ -45,6 +45,15 @@ def test_names_that_are_none(name: str) -> None:
         Machine.attach(name)
 
 
+@pytest.mark.parametrize("command", ["a\0b", "echo \ud800"])
+@pytest.mark.parametrize("options", [{}, {"tty": [24, 80]}])
+def test_a_command_that_cannot_be_one(machine: Machine, command: str, options: dict[str, list[int]]) -> None:
+    rc, out = machine.run(command, PATIENCE, **options)
+    assert rc == 126
+    assert out
+    assert machine.run("true").rc == 0
+
+
 # ---------------------------------------------------------------- ends
 
 

@@ -69,7 +69,7 @@ class Job:
         try:
             fcntl.ioctl(ours, termios.TIOCSWINSZ, _size(request["tty"]))
             self.process = _start(request, theirs, theirs, theirs, _have_terminal)
-        except OSError:
+        except BaseException:
             os.close(ours)
             raise
         finally:
@@ -177,7 +177,7 @@ class Agent:
         number = message["job"]
         try:
             self.jobs[number] = Job(self, number, message)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a byte 0, or text that is no UTF-8
             self.send(job=number, out=base64.b64encode(f"{error}\n".encode()).decode())
             self.send(job=number, rc=126)  # as sh(1)
 
