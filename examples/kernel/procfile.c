@@ -292,8 +292,8 @@ static int __init procfile_init(void)
 	}
 
 	/*
-	 * From here on the file can be opened, so all that it needs must be there. NULL: there is no
-	 * memory, or the name is taken.
+	 * From here on the file can be opened, so all that it needs must be there. NULL: there is
+	 * no memory, or the name is taken.
 	 */
 	if (!proc_create(KBUILD_MODNAME, 0644, NULL, &procfile_ops))
 		return -ENOMEM;

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs in the guest: what programs do with /proc/procfile, whose module is loaded.
 
-    python3 guest_procfile.py write TEXT... write each TEXT, which has Python's escapes, by one write(); say what comes
-    python3 guest_procfile.py nowhere       the same with a pointer to no memory
-    python3 guest_procfile.py fill COUNT    add so many lines
-    python3 guest_procfile.py parts COUNT   read so many lines in parts, and change them meanwhile
-    python3 guest_procfile.py crowd COUNT   processes add and remove so many lines each, while others read
-    python3 guest_procfile.py hold          open it, say "open", and wait for the end of the input
+python3 guest_procfile.py write TEXT... write each TEXT, which has Python's escapes, by one write(); say what comes
+python3 guest_procfile.py nowhere       the same with a pointer to no memory
+python3 guest_procfile.py fill COUNT    add so many lines
+python3 guest_procfile.py parts COUNT   read so many lines in parts, and change them meanwhile
+python3 guest_procfile.py crowd COUNT   processes add and remove so many lines each, while others read
+python3 guest_procfile.py hold          open it, say "open", and wait for the end of the input
 """
 
 from __future__ import annotations

@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from modules import Box, built
+from modules import SOURCE, Box, built
+
+from rnic.vm import images
 
 pytestmark = pytest.mark.interop
 
@@ -51,6 +55,28 @@ def test_ten_times_loaded_and_unloaded(box: Box, names: str) -> None:
     unload = " && ".join(f"rmmod {name}" for name in reversed(names.split()))
     with box.nothing_left():
         box.machine.check(f"for i in $(seq 10); do {load} && {unload} || exit; done")
+
+
+def test_make_builds_with_the_headers_of_the_machines_kernel(tmp_path: Path) -> None:
+    for name in ("Makefile", "hello.c"):
+        shutil.copy(SOURCE / name, tmp_path)
+    (tmp_path / "Kbuild").write_text("obj-m += hello.o\n")
+    make = ["make", "-C", str(tmp_path), f"KDIR={images.headers()[1]}"]
+    subprocess.run(make, check=True, capture_output=True, timeout=300)
+    assert (tmp_path / "hello.ko").exists()
+    subprocess.run([*make, "clean"], check=True, capture_output=True, timeout=300)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["Kbuild", "Makefile", "hello.c"]
+
+
+def test_checkpatch_has_nothing_to_say() -> None:
+    folders = (Path("/usr/src"), images.headers()[1].parent)
+    scripts = [path for folder in folders for path in folder.glob("linux-*/scripts/checkpatch.pl")]
+    if not scripts:
+        pytest.skip("no /usr/src/linux-*/scripts/checkpatch.pl (unpack Debian's linux-source there)")
+    sources = sorted(map(str, (*SOURCE.glob("*.c"), *SOURCE.glob("*.h"))))
+    command = ["perl", str(scripts[0]), "--no-tree", "--strict", "--terse", "--no-summary", "-f", *sources]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 # ---------------------------------------------------------------- hello
@@ -324,7 +350,8 @@ def base_and_user(box: Box, **parameters: object) -> Iterator[None]:
 def network_device(box: Box, name: str) -> Iterator[None]:
     """A pair of network devices in the guest, with addresses, up."""
     box.machine.check(
-        f"ip link add {name} type veth peer name {name}peer && ip link set {name}peer up && ip link set {name} up"
+        f"ip link add {name} type veth peer name {name}peer"
+        f" && ip link set {name}peer up && ip link set {name} up"
     )
     try:
         yield
