@@ -75,7 +75,12 @@ class Box:
         before = self.resources()
         yield
         assert self.resources() == before
-        assert not (splat := SPLAT.search(self.log())), splat
+        assert not self.splat()
+
+    def splat(self) -> str:
+        """Where the kernel says in its log that something is wrong with it; "" if it does not."""
+        found = SPLAT.search(self.log())
+        return found[0] if found else ""
 
     def log(self) -> str:
         """What the kernel has printed."""
