@@ -36,7 +36,7 @@ UNPACK = """dpkg-deb --fsys-tarfile "$0" | tar -xO --wildcards './usr/src/*.tar.
 def module(top: Path, kernel: Kernel, headers: Path) -> Path:
     """The module, built when it is not there yet."""
     built, made_of = kernel.top / "siw.ko", kernel.top / "siw.made-of"
-    recipe = f"{kernel.release}\n{CONSTANTS}"
+    recipe = f"{kernel.release}\n{CONSTANTS}\nwithout debug information"
     if not (built.exists() and made_of.exists() and made_of.read_text() == recipe):
         original = _source(top, kernel)
         log("building siw")
