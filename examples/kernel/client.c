@@ -65,6 +65,10 @@ static char *poll = "softirq";
 module_param(poll, charp, 0444);
 MODULE_PARM_DESC(poll, "where completions are handled: softirq (default) or workqueue");
 
+static unsigned int probe = 5;
+module_param(probe, uint, 0444);
+MODULE_PARM_DESC(probe, "seconds between probes of the server; 0: it is not probed (default: 5)");
+
 enum client_state {
 	CLIENT_IDLE,		/* there is no connection, and no object of one */
 	CLIENT_CONNECTING,
@@ -113,12 +117,15 @@ static struct client {
 	int			step_status;
 	wait_queue_head_t	wait;		/* an ask is free, or the connection has ended */
 	struct work_struct	down;
+	struct delayed_work	probe;
+	struct ib_cqe		probed;
 
 	spinlock_t		lock;		/* of all that follows; never held for long */
 	enum client_state	state;
 	int			error;		/* why the connection ended or was not made: a negative errno */
 	u16			window;		/* how many asks may be on their way */
 	u16			on_the_way;
+	bool			probing;	/* a probe is not acknowledged yet */
 	struct sockaddr_storage	peer;
 	struct rnic_request	refusal;	/* the private data of the last refusal, else 0 */
 	u64			sent, received, wrong, errors;
@@ -128,6 +135,11 @@ static struct client {
 } client;
 
 /* ------------------------------------------------------------ the end, as it is noted */
+
+static bool client_is_connected(struct client *c)
+{
+	return READ_ONCE(c->state) == CLIENT_CONNECTED;
+}
 
 /*
  * Note that the connection has ended, and let client_down() do the rest.  Any context may call it; only the
@@ -143,7 +155,7 @@ static void client_break(struct client *c, int error)
 		c->state = CLIENT_BROKEN;
 		c->error = error;
 		/* Whoever waits for a step of the connection wakes up, now and in later steps. */
-		c->step_status = error;
+		c->step_status = error ? error : -ECONNABORTED;
 		complete_all(&c->step);
 	}
 	spin_unlock_bh(&c->lock);
@@ -352,7 +364,7 @@ static int client_make_queues(struct client *c)
 		.qp_type = IB_QPT_RC,
 		.sq_sig_type = IB_SIGNAL_REQ_WR,	/* who posts says which SENDs complete */
 		.cap = {
-			.max_send_wr = CLIENT_DEPTH + 1,	/* one more: ib_drain_qp() posts its own */
+			.max_send_wr = CLIENT_DEPTH + 2,	/* a probe, and what ib_drain_qp() posts */
 			.max_recv_wr = CLIENT_DEPTH + 1,
 			.max_send_sge = 1,
 			.max_recv_sge = 1,
@@ -366,7 +378,7 @@ static int client_make_queues(struct client *c)
 		return PTR_ERR(c->pd);
 
 	/* One completion queue for both directions, with room for all that can complete. */
-	c->cq = ib_alloc_cq(device, c, 2 * (CLIENT_DEPTH + 1), 0, client_poll_context());
+	c->cq = ib_alloc_cq(device, c, 2 * (CLIENT_DEPTH + 2), 0, client_poll_context());
 	if (IS_ERR(c->cq)) {
 		ret = PTR_ERR(c->cq);
 		goto err_pd;
@@ -462,6 +474,69 @@ static int client_call(struct client *c)
 	return ret ? ret : client_wait_step(c, CONNECT_MS);
 }
 
+/* ------------------------------------------------------------ probes */
+
+static void client_failed(struct client *c, const struct ib_wc *wc, const char *what);
+
+/* The server's device has acknowledged a probe. */
+static void client_probed(struct ib_cq *cq, struct ib_wc *wc)
+{
+	struct client *c = cq->cq_context;
+
+	if (wc->status != IB_WC_SUCCESS) {
+		client_failed(c, wc, "probe");
+		return;
+	}
+	spin_lock_bh(&c->lock);
+	c->probing = false;
+	spin_unlock_bh(&c->lock);
+}
+
+/*
+ * Is the server still there?  Over RoCE nothing tells an idle connection that its peer was killed.  An RDMA WRITE
+ * of no bytes needs no memory at either end, and is acknowledged as any other.  The mutex is held.
+ */
+static int client_post_probe(struct client *c)
+{
+	struct ib_rdma_wr wr = {
+		.wr.wr_cqe = &c->probed,
+		.wr.opcode = IB_WR_RDMA_WRITE,
+		.wr.send_flags = IB_SEND_SIGNALED,
+	};
+
+	c->probed.done = client_probed;
+	spin_lock_bh(&c->lock);
+	c->probing = true;
+	spin_unlock_bh(&c->lock);
+	return ib_post_send(c->id->qp, &wr.wr, NULL);
+}
+
+static void client_probe_later(struct client *c)
+{
+	if (probe)
+		schedule_delayed_work(&c->probe, probe * HZ);
+}
+
+/* The work item that comes again and again while there is a connection. */
+static void client_probe(struct work_struct *work)
+{
+	struct client *c = container_of(work, struct client, probe.work);
+	int ret = 0;
+
+	if (READ_ONCE(c->probing)) {
+		pr_err("the server has not answered a probe for %u s\n", probe);
+		ret = -ETIMEDOUT;
+	} else if (mutex_trylock(&c->mutex)) {	/* else a command is at work, which probes as well */
+		if (client_is_connected(c))
+			ret = client_post_probe(c);
+		mutex_unlock(&c->mutex);
+	}
+	if (ret)
+		client_break(c, ret);
+	else
+		client_probe_later(c);
+}
+
 /* ------------------------------------------------------------ the states' beginning and end */
 
 /* From idle to connecting. */
@@ -474,7 +549,9 @@ static int client_begin(struct client *c, const struct sockaddr_storage *peer)
 		c->state = CLIENT_CONNECTING;
 		c->error = 0;
 		c->peer = *peer;
-		c->window = c->on_the_way = 0;
+		c->window = 0;
+		c->on_the_way = 0;
+		c->probing = false;
 		c->sent = c->received = c->wrong = c->errors = 0;
 		c->text_length = 0;
 		memset(&c->refusal, 0, sizeof(c->refusal));
@@ -497,17 +574,15 @@ static int client_enter(struct client *c)
 	if (c->state == CLIENT_CONNECTING)
 		c->state = CLIENT_CONNECTED;
 	else
-		ret = c->error;
+		ret = c->step_status;
 	spin_unlock_bh(&c->lock);
 	return ret;
 }
 
-/* To idle.  error: why, unless that is noted already. */
-static void client_become_idle(struct client *c, int error)
+/* To idle: nothing is left of the connection. */
+static void client_become_idle(struct client *c)
 {
 	spin_lock_bh(&c->lock);
-	if (c->state != CLIENT_BROKEN)
-		c->error = error;
 	c->state = CLIENT_IDLE;
 	spin_unlock_bh(&c->lock);
 }
@@ -537,15 +612,18 @@ static int client_connect(struct client *c, const struct sockaddr_storage *peer)
 		ret = client_enter(c);
 	if (ret)
 		goto err_queues;
+	client_probe_later(c);
 	pr_info("connected with %pISpc by %s, %u asks at a time\n", &c->peer, c->id->device->name, c->window);
 	return 0;
 
 err_queues:
+	client_break(c, ret);	/* noted before the receives are flushed, which is an error, too */
 	client_free_queues(c);
 err_id:
 	rdma_destroy_id(c->id);
 err_idle:
-	client_become_idle(c, ret);
+	client_break(c, ret);
+	client_become_idle(c);
 	pr_err("no connection with %pISpc: error %d\n", &c->peer, ret);
 	return ret;
 }
@@ -557,11 +635,12 @@ static void client_down(struct work_struct *work)
 
 	mutex_lock(&c->mutex);
 	if (READ_ONCE(c->state) == CLIENT_BROKEN) {
+		cancel_delayed_work_sync(&c->probe);
 		/* It tells the server, or confirms what the server told; an error says that it knows already. */
 		rdma_disconnect(c->id);
 		client_free_queues(c);
 		rdma_destroy_id(c->id);
-		client_become_idle(c, 0);
+		client_become_idle(c);
 		pr_info("disconnected from %pISpc\n", &c->peer);
 	}
 	mutex_unlock(&c->mutex);
@@ -575,11 +654,6 @@ static void client_disconnect(struct client *c)
 }
 
 /* ------------------------------------------------------------ asks */
-
-static bool client_is_connected(struct client *c)
-{
-	return READ_ONCE(c->state) == CLIENT_CONNECTED;
-}
 
 /* Why nothing can be sent. */
 static int client_gone(struct client *c)
@@ -715,7 +789,7 @@ static void client_failed(struct client *c, const struct ib_wc *wc, const char *
 		c->errors++;
 		spin_unlock_bh(&c->lock);
 	}
-	client_break(c, -EIO);
+	client_break(c, wc->status == IB_WC_WR_FLUSH_ERR ? -ECONNRESET : -EIO);
 }
 
 /* A SEND has completed: the device does not need its memory any more. */
@@ -926,6 +1000,8 @@ static ssize_t client_write(struct file *file, const char __user *buffer, size_t
 		return PTR_ERR(line);
 	ret = client_line(pde_data(file_inode(file)), line);
 	kfree(line);
+	if (ret == -ERESTARTSYS)
+		ret = -EINTR;	/* a command that was interrupted is not to be begun again */
 	return ret ? ret : count;
 }
 
@@ -976,6 +1052,7 @@ static int __init client_init(void)
 	spin_lock_init(&client.lock);
 	init_waitqueue_head(&client.wait);
 	INIT_WORK(&client.down, client_down);
+	INIT_DELAYED_WORK(&client.probe, client_probe);
 
 	client_file = proc_create_data("rnic_client", 0644, NULL, &client_proc, &client);
 	if (!client_file)
