@@ -2,10 +2,10 @@
 /*
  * agent: serves connections, each with an agent of its own, for the module listener.
  *
- * A client sends asks, and its agent answers each in capital letters, in the memory of the ask.  An
- * agent has receives for AGENT_DEPTH asks, and tells the client so when it accepts.  A client that
- * has an answer may send its next ask.  So another receive is posted before the answer is sent, in
- * a place that is free; there are twice as many places as receives.
+ * A client sends asks, and its agent answers each in capital letters, in the memory of the ask.
+ * An agent has receives for AGENT_DEPTH asks, and tells the client so when it accepts.  A client
+ * that has an answer may send its next ask.  So another receive is posted before the answer is
+ * sent, in a place that is free; there are twice as many places as receives.
  *
  * The order of reading is the order of an agent's life: rnic_agent_start(), agent_begin(),
  * agent_accept(), agent_asked(), agent_serve(), agent_answered(), agent_stop(), agent_end().  Its
@@ -27,6 +27,7 @@
 #define AGENT_DEPTH	16		/* asks of a client that can be on their way */
 #define PLACES		(2 * AGENT_DEPTH)
 #define PLACE_BYTES	RNIC_MESSAGE_MAX
+#define ALL_BYTES	(PLACES * PLACE_BYTES)
 
 static char *poll = "softirq";
 module_param(poll, charp, 0444);
@@ -42,7 +43,9 @@ enum agent_flag {
 	AGENT_ENDING,			/* agent_end() is queued, or runs */
 };
 
-/* Room for an ask, and then for its answer.  It is the device's, or in one of the agent's lists. */
+/*
+ * Room for an ask, and then for its answer.  It is the device's, or in one of the agent's lists.
+ */
 struct place {
 	struct ib_cqe		cqe;	/* its done function says what the device has it for */
 	struct list_head	list;
@@ -214,7 +217,9 @@ static void agent_serve(struct agent *agent)
 		agent_stop(agent);
 }
 
-/* A completion with an error: the queue pair is in the error state, and the connection at its end. */
+/*
+ * A completion with an error: the queue pair is in the error state, and the connection at its end.
+ */
 static void agent_failed(struct agent *agent, const struct ib_wc *wc, const char *what)
 {
 	if (wc->status != IB_WC_WR_FLUSH_ERR) {
@@ -307,10 +312,10 @@ static int agent_make_places(struct agent *agent)
 {
 	struct ib_device *device = agent->id->device;
 
-	agent->bytes = kzalloc(PLACES * PLACE_BYTES, GFP_KERNEL);
+	agent->bytes = kzalloc(ALL_BYTES, GFP_KERNEL);
 	if (!agent->bytes)
 		return -ENOMEM;
-	agent->dma = ib_dma_map_single(device, agent->bytes, PLACES * PLACE_BYTES, DMA_BIDIRECTIONAL);
+	agent->dma = ib_dma_map_single(device, agent->bytes, ALL_BYTES, DMA_BIDIRECTIONAL);
 	if (ib_dma_mapping_error(device, agent->dma)) {
 		kfree(agent->bytes);
 		return -ENOMEM;
@@ -320,7 +325,7 @@ static int agent_make_places(struct agent *agent)
 
 static void agent_free_places(struct agent *agent)
 {
-	ib_dma_unmap_single(agent->id->device, agent->dma, PLACES * PLACE_BYTES, DMA_BIDIRECTIONAL);
+	ib_dma_unmap_single(agent->id->device, agent->dma, ALL_BYTES, DMA_BIDIRECTIONAL);
 	kfree(agent->bytes);
 }
 
@@ -402,7 +407,9 @@ static int agent_accept(struct agent *agent)
 	};
 	int ret;
 
-	/* Outside of the request's handler, rdma_accept() wants the lock that handlers run under. */
+	/*
+	 * Outside of the request's handler, rdma_accept() wants the lock that handlers run under.
+	 */
 	rdma_lock_handler(agent->id);
 	ret = rdma_accept(agent->id, &param);
 	rdma_unlock_handler(agent->id);
@@ -453,7 +460,7 @@ static void agent_end(struct work_struct *work)
 	pr_info("%u: %llu asks answered, %llu messages wrong\n", agent->number,
 		agent->tally.asks, agent->tally.wrong);
 	agent_leave(agent);
-	rdma_destroy_id(agent->id);	/* a request that waits is refused; no handler runs after it */
+	rdma_destroy_id(agent->id);	/* no handler runs after it; an open request is refused */
 	kfree(agent);
 }
 

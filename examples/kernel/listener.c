@@ -102,8 +102,8 @@ static int listener_event(struct rdma_cm_id *id, struct rdma_cm_event *event)
 		return 0;
 	}
 	/*
-	 * RDMA-CM listens on each device with an id of its own.  When the device goes, that id goes
-	 * with it: anything but 0 destroys it.
+	 * RDMA-CM listens on each device with an id of its own.  When the device goes, that id
+	 * goes with it: anything but 0 destroys it.
 	 */
 	return event->event == RDMA_CM_EVENT_DEVICE_REMOVAL ? -ENODEV : 0;
 }
@@ -117,7 +117,9 @@ static struct rdma_cm_id *listener_listen(struct sockaddr *address)
 	id = rdma_create_id(&init_net, listener_event, listener_ids, RDMA_PS_TCP, IB_QPT_RC);
 	if (IS_ERR(id))
 		return id;
-	/* Else an id of IPv6 takes the port for IPv4, too, but over iWARP no requests from there. */
+	/*
+	 * Else an id of IPv6 takes the port for IPv4, too, but over iWARP no requests from there.
+	 */
 	ret = rdma_set_afonly(id, 1);
 	if (!ret)
 		ret = rdma_bind_addr(id, address);
