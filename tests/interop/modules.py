@@ -51,34 +51,40 @@ class Box:
         words = " ".join(shlex.quote(f"{key}={value}") for key, value in parameters.items())
         self.machine.check(f"insmod {built() / name}.ko {words}")
 
-    def unload(self, name: str) -> None:
-        """Unload it, which must not fail or hang."""
-        self.machine.check(f"rmmod {name}", timeout=60)
+    def unload(self, *names: str) -> None:
+        """Unload modules, which must not fail or hang."""
+        self.machine.check(f"rmmod {' '.join(names)}", timeout=60)
 
     @contextmanager
     def loaded(self, name: str, **parameters: object) -> Iterator[None]:
-        """Load a module, and unload it; then nothing of the RDMA devices is in use that was not before.
+        """Load a module, and unload it; see clean()."""
+        with self.clean():
+            self.load(name, **parameters)
+            try:
+                yield
+            finally:
+                self.unload(name)
+
+    @contextmanager
+    def clean(self) -> Iterator[None]:
+        """At the end, nothing of the RDMA devices is in use that was not at the beginning.
 
         The log begins anew; nothing in it may say that the kernel itself is in trouble.
         """
         self.machine.check("dmesg -C")
         before = self.resources()
-        self.load(name, **parameters)
-        try:
-            yield
-        finally:
-            self.unload(name)
+        yield
         assert self.resources() == before
         assert not self.splat()
+
+    def log(self) -> str:
+        """What the kernel has printed."""
+        return self.machine.check("dmesg")
 
     def splat(self) -> str:
         """Where the kernel says in its log that something is wrong with it; "" if it does not."""
         found = SPLAT.search(self.log())
         return found[0] if found else ""
-
-    def log(self) -> str:
-        """What the kernel has printed."""
-        return self.machine.check("dmesg")
 
     def resources(self) -> str:
         """What the kernel's resource tracker counts of each RDMA device, whose number may change."""
