@@ -292,6 +292,7 @@ def test_client_that_finds_nobody_is_not_loaded(side: Side) -> None:
     assert side.machine.run(f"test -e {CLIENT}")[0]
 
 
+@pytest.mark.one_in(2)  # the device makes no difference
 def test_commands_that_make_no_sense(side: Side) -> None:
     with side.client():
         for line in ("dance", "connect", "connect here 7", f"connect {side.here['ipv4']} x", "texts many"):
@@ -333,6 +334,7 @@ def offering(offer: bytes) -> Callable[[CmId], None]:
     return serve
 
 
+@pytest.mark.one_in(2)  # the device makes no difference
 def test_client_leaves_a_server_that_offers_nothing(side: Side) -> None:
     with side.client():
         for offer in (b"", Offer(0).pack(), Offer(16).pack()[:7], bytes(32)):
@@ -419,6 +421,7 @@ def answering(answer: bytes) -> Callable[[CmId], None]:
     return serve
 
 
+@pytest.mark.one_in(2)  # the device makes no difference
 def test_client_leaves_a_server_that_answers_wrong(side: Side) -> None:
     answers = [
         Message(*words).pack()
@@ -433,6 +436,7 @@ def test_client_leaves_a_server_that_answers_wrong(side: Side) -> None:
                 assert (found["errors"], found["error"]) == ("1", "-71")
 
 
+@pytest.mark.one_in(2)  # the device makes no difference
 def test_client_is_told_what_was_wrong(side: Side) -> None:
     def serve(request: CmId) -> None:
         end = Stranger(request)
@@ -468,6 +472,7 @@ def test_client_notices_that_its_server_was_killed(side: Side, work: str) -> Non
             assert int(side.wait_idle()["error"]) < 0
 
 
+@pytest.mark.one_in(2)  # the device makes no difference
 def test_client_is_unloaded_in_the_middle(side: Side) -> None:
     with side.server() as (_, port):
         with side.client():
@@ -481,7 +486,7 @@ def test_client_is_unloaded_in_the_middle(side: Side) -> None:
 @pytest.mark.parametrize("work", ["idle", "busy"])
 def test_listener_notices_that_a_client_was_killed(side: Side, work: str) -> None:
     with side.listener(probe=1):
-        hold = ["--count", 1, "--hold"] if work == "idle" else ["--count", 10_000_000, "--size", 10]
+        hold = ["--count", 1, "--hold"] if work == "idle" else ["--count", 100_000, "--size", 10]
         with side.caller(*hold) as client:
             side.wait(LISTENER, lambda found: int(found["asks"]) >= (1 if work == "idle" else 50))
             side.wait_agents(1)
@@ -514,13 +519,13 @@ def test_device_goes_away(side: Side) -> None:
     """Both ends let it go, and find it again when it is back."""
     again = f"rdma link add {side.kind}0 type {side.kind} netdev eth0"
     with side.listener(), side.client():
-        for _ in range(2):
-            side.ask(f"connect {side.there['ipv4']} {PORT}")
-            side.ask("texts 10")
-            side.machine.check(f"rdma link del {side.kind}0; {again}")
-            assert side.wait_idle()["error"] == "-19"
-            side.wait_agents(0)
-        assert side.read(LISTENER)["asks"] == "20"
+        side.ask(f"connect {side.there['ipv4']} {PORT}")
+        side.machine.check(f"rdma link del {side.kind}0; {again}")
+        assert side.wait_idle()["error"] == "-19"
+        side.wait_agents(0)
+        side.ask(f"connect {side.there['ipv4']} {PORT}")
+        side.ask("texts 10")
+        assert side.read(LISTENER)["asks"] == "10"
 
 
 # ------------------------------------------------------------ loss
@@ -531,10 +536,10 @@ def test_texts_arrive_on_a_link_that_loses_packets(side: Side, percent: int) -> 
     with side.listener(probe=0), side.client(probe=0), side.server() as (_, port):
         side.ask(f"connect {side.here['ipv4']} {port}")
         with side.lossy(percent):
-            side.ask("texts 40")
-            with side.caller("--count", 40) as client:
-                assert report(client) == "40 texts answered\n"
+            side.ask("texts 25")
+            with side.caller("--count", 25) as client:
+                assert report(client) == "25 texts answered\n"
         side.ask("disconnect")
-        assert (found := side.read(CLIENT))["received"] == "40"
+        assert (found := side.read(CLIENT))["received"] == "25"
         assert found["errors"] == "0"
-        assert side.read(LISTENER)["asks"] == "40"
+        assert side.read(LISTENER)["asks"] == "25"
