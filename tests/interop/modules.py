@@ -51,9 +51,9 @@ class Box:
         words = " ".join(shlex.quote(f"{key}={value}") for key, value in parameters.items())
         self.machine.check(f"insmod {built() / name}.ko {words}")
 
-    def unload(self, name: str) -> None:
-        """Unload it, which must not fail or hang."""
-        self.machine.check(f"rmmod {name}", timeout=60)
+    def unload(self, *names: str) -> None:
+        """Unload modules, which must not fail or hang."""
+        self.machine.check(f"rmmod {' '.join(names)}", timeout=60)
 
     @contextmanager
     def loaded(self, name: str, **parameters: object) -> Iterator[None]:
@@ -91,5 +91,5 @@ class Box:
         self.machine.check(f"until dmesg | grep -qF {shlex.quote(text)}; do sleep .1; done")
 
     def resources(self) -> str:
-        """What the kernel's resource tracker counts of each RDMA device."""
-        return self.machine.check("rdma resource")
+        """What the kernel's resource tracker counts of each RDMA device, whose number may change."""
+        return re.sub(r"(?m)^\d+: ", "", self.machine.check("rdma resource"))
