@@ -141,6 +141,12 @@ def attached(given: str) -> Iterator[Machine]:
     multiple=True,
     help="A Debian package that is not on this computer, for the machine alone. Repeatable.",
 )
+@click.option(
+    "--network",
+    metavar="NETWORK",
+    default="",
+    help="Machines with the same NETWORK reach each other.  [default: none but this computer]",
+)
 def up(
     name: str,
     transport: str,
@@ -149,6 +155,7 @@ def up(
     memory: int,
     accelerator: str | None,
     packages: tuple[str, ...],
+    network: str,
 ) -> None:
     """Start a machine (NAME: box, unless another is given), which runs until `rnic vm down`.
 
@@ -158,7 +165,9 @@ def up(
     name = name or DEFAULT
     with told():
         _end_dead(name)
-        with Machine(name, transport, mtu, cpus, memory, accelerator or "", packages=packages) as machine:
+        with Machine(
+            name, transport, mtu, cpus, memory, accelerator or "", packages=packages, network=network
+        ) as machine:
             facts = machine.facts
             machine.detach()
     click.echo(
