@@ -43,7 +43,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", str(run))
         assert "rxe0 and siw0 at 10.77.0.2" in checked(
-            *("up", "--transport", "both", "--mtu", "4200", "--package", *EXTRA)
+            *("up", "--transport", "both", "--mtu", "4200", *(f"--package={name}" for name in EXTRA))
         )
         with Machine.attach("box") as machine:
             pids = [machine.facts[name] for name in ("warden", "keeper", "qemu")]

@@ -130,6 +130,26 @@ def test_a_name_that_is_none() -> None:
         Machine("one", network="../lab")
 
 
+def test_the_command_of_an_ordinary_user() -> None:
+    without_rights = ["setpriv", "--bounding-set", "-all,+setfcap", "--inh-caps", "-all"]
+
+    def vm(*words: str) -> str:
+        command = [*without_rights, sys.executable, "-m", "rnic", "vm", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+        assert done.returncode == 0, done
+        return done.stdout
+
+    try:
+        vm("up", "one", "--network", "lab")
+        vm("up", "two", "--network", "lab")
+        assert vm("run", "-n", "one", "readlink /proc/self/ns/*") == vm(
+            "run", "-n", "two", "readlink /proc/self/ns/*"
+        )
+        assert all(f"{port}:" in vm("exec", "-n", "two", "--", "ip", "-o", "link") for port in ("rnicvm0", "rnicvm1"))
+    finally:
+        vm("down", "--all")
+
+
 def test_the_command(capfd: pytest.CaptureFixture[str]) -> None:
     try:
         for name, ip in ("one", "10.77.0.2"), ("two", "10.77.0.3"):
