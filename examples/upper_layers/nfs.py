@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """NFS over RDMA: the client mounts a folder that is in the server's memory.
 
-The server is the kernel's nfsd; rpc.mountd tells it who may mount what. The client is the kernel's, too: mount
-with the option rdma. Calls and replies are SENDs of RPC-over-RDMA (RFC 8166). A call that writes much names
-memory of the client (a read chunk), which the server fetches by RDMA READ; a call that reads much names memory
-(a write chunk), which the server fills by RDMA WRITE.
+The server is the kernel's nfsd; rpc.mountd tells it who may mount what. The client is the kernel's, too:
+mount with the option rdma. Calls and replies are SENDs of RPC-over-RDMA (RFC 8166). A call that writes much
+names memory of the client (a read chunk), which the server fetches by RDMA READ. A call that reads much names
+memory (a write chunk), which the server fills by RDMA WRITE.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ PACKAGES = ["nfs-kernel-server"]
 MODULES = ["rpcrdma", "nfsd", "nfsv4"]
 PORT = 20049
 
-# nfsd and its programs keep their state in /var/lib/nfs; the machine's root is read-only.  nfsd speaks version 4
-# by TCP, too, and no version can be had without.  A server that starts has a grace period for clients that knew
-# it before: there is none.
+# nfsd and its programs keep their state in /var/lib/nfs, and the machine's root is read-only.  rpc.nfsd
+# refuses NFS version 4 without TCP.  A server begins with a grace period for the clients that it had before:
+# this one had none.
 SERVE = """set -e
 mount -t tmpfs tmpfs /var/lib
 mkdir -p /var/lib/nfs/v4recovery /run/share

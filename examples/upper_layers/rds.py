@@ -2,8 +2,8 @@
 """RDS over RDMA: reliable datagrams between programs with ordinary sockets (AF_RDS).
 
 Of two machines, all sockets' datagrams share one RC connection (rds_rdma), which the kernel makes when the
-first is sent. A datagram travels in SENDs of at most 4096 bytes, each with an RDS header of 48 bytes: where in
-the row of datagrams it is, what has been received of the other direction's, and the two ports.
+first is sent. A datagram travels in SENDs of at most 4096 bytes, each with an RDS header of 48 bytes: its
+number in the connection, what of the other direction has been received, and the two ports.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from verify import same
-from wire import listed, read
 
 from rnic.vm import Machine
 from rnic.wire import Opcode
+from wire import listed, read
 
 TITLE = "RDS: datagrams of AF_RDS sockets over one RC connection (rds_rdma)"
 PACKAGES: list[str] = []
@@ -54,5 +54,5 @@ def on_the_wire(pcap: Path) -> list[str]:
         said = bytes.fromhex(payload)[BTH:-ICRC]
         _, _, length, sport, dport, *_ = HEADER.unpack_from(said)
         if length:  # else it only acknowledges
-            ways[f"{source} port {sport} to {target} port {dport}:"] += 1
-    return [f"SENDs with data of datagrams: {listed(ways)}"]
+            ways[f"from {source} port {sport} to {target} port {dport}:"] += 1
+    return [f"SENDs with data, by their RDS headers: {listed(ways)}"]

@@ -25,6 +25,7 @@ def bound(ip: str, port: int) -> socket.socket:
 
 
 def echo(own: str, port: str) -> None:
+    """Send back what comes."""
     sock = bound(own, int(port))
     print("bound", flush=True)
     seen = hashlib.sha256()
@@ -38,6 +39,7 @@ def echo(own: str, port: str) -> None:
 
 
 def send(own: str, peer: str, port: str) -> None:
+    """Send one datagram of each size, and wait for it to come back."""
     sock = bound(own, 0)
     sent, back = hashlib.sha256(), hashlib.sha256()
     for size in SIZES:

@@ -22,15 +22,17 @@ from types import ModuleType
 import nfs
 import nvme
 import rds
-from wire import Capture, counts, require_tshark
 
 from rnic.vm import Machine, MachineError
+from rnic.vm.host import CommandError
+from wire import Capture, counts, require_tshark
 
 LAYERS: dict[str, ModuleType] = {"nvme": nvme, "nfs": nfs, "rds": rds}
 MTU = 4200  # RDMA packets of 4096 bytes
 
 
 def main() -> int:
+    """Show what is asked for; the exit status."""
     parser = argparse.ArgumentParser(description="Protocols above RDMA, between two virtual machines.")
     parser.add_argument("layer", choices=[*LAYERS, "all"])
     parser.add_argument("--capture", metavar="FOLDER", type=Path, help="keep NAME.pcap there")
@@ -40,21 +42,25 @@ def main() -> int:
     with ExitStack() as stack:
         folder = asked.capture or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(parents=True, exist_ok=True)
-        server, client = start_two(stack, [package for name in names for package in LAYERS[name].PACKAGES])
+        packages = [package for name in names for package in LAYERS[name].PACKAGES]
+        try:
+            server, client = start_two(stack, packages)
+        except (MachineError, CommandError) as error:
+            sys.exit(f"the machines do not start: {error}")
         good = [show(name, server, client, folder / f"{name}.pcap") for name in names]
     return 0 if all(good) else 1
 
 
 def start_two(stack: ExitStack, packages: list[str], transport: str = "rxe") -> list[Machine]:
-    """Two machines in one network, which end with the stack."""
+    """Two machines in one network, which end with the stack; the one with the lower address is first."""
 
     def start(_: int) -> Machine:
         network = f"upper{os.getpid()}"
         return Machine(transport=transport, mtu=MTU, memory_mb=768, packages=packages, network=network)
 
     with ThreadPoolExecutor(2) as pool:
-        starting = [pool.submit(start, number) for number in range(2)]
-    return [stack.enter_context(one.result()) for one in starting]
+        started = [stack.enter_context(machine) for machine in pool.map(start, range(2))]
+    return sorted(started, key=lambda machine: machine.ip)
 
 
 def show(name: str, server: Machine, client: Machine, pcap: Path) -> bool:
@@ -80,7 +86,8 @@ def load(machine: Machine, modules: list[str]) -> None:
     for module in modules:
         rc, said = machine.run(f"modprobe {module}")
         if rc:
-            raise MachineError(f"Linux {machine.facts['kernel']}: the module {module} cannot be loaded: {said}")
+            kernel = machine.facts["kernel"]
+            raise MachineError(f"the module {module} of Linux {kernel} cannot be loaded: {said}")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ class Capture:
 
     def __init__(self, machine: Machine, pcap: Path) -> None:
         there = [sys.executable, "-m", "rnic", "vm", "exec", "-n", machine.name, "--"]
-        dumpcap = ["dumpcap", "-P", "-B", "64", "-i", machine.netdev, "-f", ROCE, "-w", str(pcap)]
+        dumpcap = ["dumpcap", "-q", "-P", "-B", "64", "-i", machine.netdev, "-f", ROCE, "-w", str(pcap)]
         self._dumpcap = subprocess.Popen([*there, *dumpcap], stderr=subprocess.PIPE, text=True)
         assert self._dumpcap.stderr is not None
         said = line = self._dumpcap.stderr.readline()
@@ -70,4 +70,5 @@ def counts(pcap: Path) -> list[str]:
 
 
 def listed(counted: Counter[str]) -> str:
+    """In one line, the most frequent first."""
     return ", ".join(f"{name} {count}" for name, count in counted.most_common())

@@ -40,28 +40,32 @@ def both() -> Iterator[list[Machine]]:
 def pair(both: list[Machine]) -> list[Machine]:
     """They have RoCE alone, from now on: with two devices on an address the kernel chooses."""
     for machine in both:
-        machine.check("rdma link delete siw0; rdma link show | grep -q rxe0 || rdma link add rxe0 type rxe netdev eth0")
+        machine.check("rdma link delete siw0")
+        machine.check("rdma link | grep -q rxe0 || rdma link add rxe0 type rxe netdev eth0")
     return both
 
 
-def test_two_guests_ping_each_other_over_iwarp(both: list[Machine]) -> None:
+def test_two_guests_connect_over_iwarp(both: list[Machine]) -> None:
+    """Without a message: the kernel's siw as a responder may miss one that comes at once."""
     for machine in both:
         machine.check("rdma link delete rxe0")
-    assert ping(*both).count("ping data: rdma-ping-") == 3
+    assert talk(*both, "ucmatose -C 0", 7471).count("return status 0") == 1
 
 
 def test_two_guests_ping_each_other_over_roce(pair: list[Machine]) -> None:
-    assert ping(*pair).count("ping data: rdma-ping-") == 3
+    assert talk(*pair, "rping -C 3 -v", 7174).count("ping data: rdma-ping-") == 3
 
 
-def ping(server: Machine, client: Machine) -> str:
-    pings = server.spawn("rping -s -C 3")
+def talk(server: Machine, client: Machine, program: str, port: int) -> str:
+    """What the client prints of a program of rdmacm-utils."""
+    to = {"rping": ("-s", f"-c -a {server.ip}"), "ucmatose": ("", f"-s {server.ip}")}[program.split()[0]]
+    serving = server.spawn(f"{program} {to[0]}")
     try:
-        server.check("until rdma resource show cm_id | grep -q 7174; do sleep .1; done")
-        return client.check(f"rping -c -a {server.ip} -C 3 -v")
+        server.check(f"until rdma resource show cm_id | grep -q :{port}; do sleep .1; done")
+        return client.check(f"{program} {to[1]}")
     finally:
-        pings.kill()
-        pings.wait()
+        serving.kill()
+        serving.wait()
 
 
 @pytest.mark.parametrize("layer", SEEN)
@@ -79,19 +83,13 @@ def test_a_layer_works_and_tshark_names_it(
     assert "verified: " in said
     for name in [name for names in SEEN[layer] for name in names]:
         assert re.search(rf"[:,] {name} \d+(,|$)", said, re.M), (name, said)
+    if layer == "rds":  # in pieces of at most 4096 bytes: 1 + 1 + 1 + 2 + 25
+        assert re.search(rf"{pair[1].ip} port \d+ to {pair[0].ip} port 4000: 30\b", said), said
     assert (tmp_path / f"{layer}.pcap").stat().st_size > 100_000
 
 
-def test_the_ports_of_rds_are_in_its_headers(pair: list[Machine], tmp_path: Path) -> None:
-    assert show.show("rds", *pair, tmp_path / "rds.pcap")
-    server, client = pair
-    lines = show.rds.on_the_wire(tmp_path / "rds.pcap")
-    fragments = 30  # of 4096 bytes: 1 + 1 + 1 + 2 + 25
-    assert re.search(rf"{client.ip} port \d+ to {server.ip} port 4000: {fragments}\b", lines[0]), lines
-
-
 def test_a_module_that_the_kernel_lacks_is_told(pair: list[Machine]) -> None:
-    with pytest.raises(MachineError, match=r"Linux 6.*: the module rnbd-client cannot be loaded"):
+    with pytest.raises(MachineError, match=r"the module rnbd-client of Linux 6.* cannot be loaded"):
         show.load(pair[0], ["rnbd-client"])
 
 

@@ -46,14 +46,14 @@ def check_name(name: str) -> None:
 def _enter(name: str, mtu: int) -> bool:
     """Whether there was somebody to follow."""
     for folder in folders():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError, ConnectionError):  # its keeper has gone
-            found, its_mtu = folder.network.read_text().split()
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, ConnectionError):  # it has gone
+            found, _, its_mtu = folder.network.read_text().partition(" ")
             if found != name:
                 continue
             if int(its_mtu) != mtu:
                 raise RuntimeError(
-                    f"the network {name} has an MTU of {its_mtu}, of the machine {folder.name}, not of {mtu}: "
-                    "one network has one MTU"
+                    f"the network {name} has an MTU of {its_mtu} since {folder.name} started, not of {mtu}: "
+                    f"use {its_mtu}, or another network"
                 )
             namespace.enter(_keeper(folder))
             return True
