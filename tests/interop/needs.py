@@ -26,7 +26,7 @@ PACKAGES = [
 ]
 
 
-EXTRA = ["nvme-cli"]  # for a machine alone
+EXTRA = ["nvme-cli", "nfs-kernel-server"]  # for machines alone
 
 
 def missing() -> str:

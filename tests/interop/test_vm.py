@@ -50,7 +50,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
                 "--mtu",
                 "4200",
                 "--tools",
-                *(word for name in EXTRA for word in ("--package", name)),
+                *(f"--package={name}" for name in EXTRA),
             )
         )
         with Machine.attach("box") as machine:

@@ -9,11 +9,13 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from rnic.vm import console, extras, host, kernel, paths, tools
+from rnic.vm import MachineError, console, copy, extras, host, kernel, paths, tools
 from rnic.vm.console import Console, Follower
 from rnic.vm.cpio import Archive
 from rnic.vm.lines import LONGEST, BrokenLineError, Lines
@@ -259,3 +261,21 @@ def test_lists_that_do_not_come_are_asked_for_again(computer: Path) -> None:
     for _ in range(2):
         with pytest.raises(host.CommandError, match=r"^apt-get: Failed to fetch the lists$"):
             extras.fetch(computer, ["nothing"])
+
+
+# ---------------------------------------------------------------- copies
+
+
+def test_a_copy_that_fails_at_once_says_why(tmp_path: Path) -> None:
+    """What the machine prints may be there before spawn() has returned."""
+
+    class Machine:
+        def spawn(self, _command: str, *, output: object, errors: Callable[[bytes], object]) -> Machine:  # noqa: ARG002
+            errors(b"no such file")
+            return self
+
+        def wait(self, _timeout: None) -> tuple[int, str]:
+            return 2, ""
+
+    with pytest.raises(MachineError, match="/it could not be got: no such file"):
+        copy.get(cast("Any", Machine()), "/it", tmp_path)

@@ -41,12 +41,12 @@ def get(machine: Machine, path: str, folder: Path) -> Path:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as tar:
         assert tar.stdin is not None
         assert tar.stderr is not None
+        said = bytearray()
         job = machine.spawn(
             f"tar -c -C {shlex.quote(parent or '/')} -- {shlex.quote(name)}",
             output=tar.stdin.write,
             errors=lambda data: said.extend(data),
         )
-        said = bytearray()
         rc, _ = job.wait(None)
         tar.stdin.close()
         said += tar.stderr.read()

@@ -60,7 +60,7 @@ class Keeper:
         self.state, self.why = "starting", ""
         self.console = Console(folder.console)
         self.server = _listen(folder)
-        self.tap: tap.Tap | None = tap.make(plan.mtu)
+        self.tap: tap.Tap | None = tap.make(plan.mtu, plan.network, folder)
         self.accelerators = list(plan.accelerators)
         self.failures: list[str] = []
         self.qemu: Qemu | None = None
@@ -68,7 +68,8 @@ class Keeper:
         self.unanswered = 0
         self.facts: Message = {
             "name": plan.name,
-            "netdev": self.tap.name,
+            "network": plan.network,
+            "netdev": self.tap.netdev,
             "ip": self.tap.guest_ip,
             "ip6": self.tap.guest_ip6,
             "host_ip": self.tap.host_ip,

@@ -30,6 +30,7 @@ from typing import Any
 from rnic.vm import accelerators, copy, extras, host, images
 from rnic.vm.client import Client, connect
 from rnic.vm.job import Hooks, HungError, Job, MachineError, Result
+from rnic.vm.network import check_name
 from rnic.vm.paths import NAMES, Folder, folders
 from rnic.vm.qemu import Plan
 
@@ -52,9 +53,10 @@ class Machine:
     patience     seconds that booting may take
     packages     of Debian, that this computer lacks and the machine shall have
     tools        it has RDMA programs, a compiler and the kernel's headers, though this computer has not
+    network      machines of one network reach each other; they have one mtu
 
-    As root the tap device is in the network namespace of this process. Otherwise the keeper has a user and
-    network namespace of its own; namespace.enter(machine.keeper) goes there.
+    As root, and in no network, the tap device is in the network namespace of this process. Otherwise it is in
+    another one; namespace.enter(machine.keeper) goes there.
     """
 
     def __init__(
@@ -69,10 +71,13 @@ class Machine:
         patience: float = PATIENCE,
         packages: Sequence[str] = (),
         tools: bool = False,
+        network: str = "",
     ) -> None:
         name = name or f"process{os.getpid()}-{next(_numbers)}"
         if not NAMES.fullmatch(name):
             raise ValueError(f"{name!r} is no name of a machine: letters, digits, and . _ - behind the first")
+        if network:
+            check_name(network)
         kinds = TRANSPORTS[transport]
         if why := host.missing(siw="siw" in kinds):
             raise MachineError(f"this computer lacks {why}")
@@ -86,6 +91,7 @@ class Machine:
             mtu,
             cpus,
             memory_mb,
+            network,
         )
         self._owner: subprocess.Popen[bytes] | None = None
         self._client = self._start(plan)
@@ -177,7 +183,7 @@ class Machine:
 
     @property
     def host_ip(self) -> str:
-        """This computer's address on the tap device."""
+        """This computer's address towards the machine."""
         return str(self._client.facts["host_ip"])
 
     @property
@@ -187,7 +193,7 @@ class Machine:
 
     @property
     def netdev(self) -> str:
-        """The tap device."""
+        """The device of host_ip: the tap device, or in a network the bridge, where all of it passes."""
         return str(self._client.facts["netdev"])
 
     @property

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user and network namespace: where an ordinary user may make a tap device, and entering it."""
+"""A network namespace, without root with a user namespace: where one may make a tap device; entering it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import signal
 import socket
 import struct
 import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
@@ -19,7 +20,11 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def leave() -> None:
-    """This process goes into a namespace of its own, where it is root."""
+    """This process goes into a network namespace of its own, without root into one where it is root."""
+    with suppress(PermissionError):
+        _check(_LIBC.unshare(CLONE_NEWNET))
+        _loopback_up()
+        return
     uid, gid = os.geteuid(), os.getegid()
     try:
         _check(_LIBC.unshare(CLONE_NEWUSER | CLONE_NEWNET))
@@ -38,8 +43,12 @@ def leave() -> None:
 def enter(pid: int) -> None:
     """This process goes into the namespaces of another; it must have one thread."""
     _until_alone()
-    for name, kind in ("user", CLONE_NEWUSER), ("net", CLONE_NEWNET):
-        with Path(f"/proc/{pid}/ns/{name}").open() as there:
+    with ExitStack() as stack:  # it has all, or stays where it is
+        theirs = [
+            (name, kind, stack.enter_context(Path(f"/proc/{pid}/ns/{name}").open()))
+            for name, kind in (("user", CLONE_NEWUSER), ("net", CLONE_NEWNET))
+        ]
+        for name, kind, there in theirs:
             if os.fstat(there.fileno()).st_ino != Path(f"/proc/self/ns/{name}").stat().st_ino:
                 _check(_LIBC.setns(there.fileno(), kind))
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where machines have their files: a folder each while they run, and what they boot from.
 
-    $XDG_RUNTIME_DIR/rnic/vm/NAME    lock (held by the keeper), socket, console
+    $XDG_RUNTIME_DIR/rnic/vm/NAME    lock (held by the keeper), socket, console, network (its name and MTU)
     $XDG_CACHE_HOME/rnic/vm          the kernel, the first file system, siw
 
 Without XDG_RUNTIME_DIR it is /run/user/UID or /tmp/rnic-UID; without XDG_CACHE_HOME, ~/.cache.
@@ -66,6 +66,7 @@ class Folder:
         self.lock = path / "lock"
         self.socket = path / "socket"
         self.console = path / "console"
+        self.network = path / "network"
 
     @classmethod
     def of(cls, name: str) -> Folder:

@@ -38,6 +38,7 @@ class Plan(NamedTuple):
     mtu: int
     cpus: int
     memory_mb: int
+    network: str  # that it is in; "": none
 
     def to_json(self) -> str:
         """For the keeper's command line."""

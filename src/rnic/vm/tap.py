@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tap device that this computer and a machine share.
+"""The tap device that this computer and a machine share, or the machines of a network.
 
 Nothing else of the computer's network is touched. The device ends with the last descriptor of it, so that
 nothing is left when the keeper is killed.
@@ -12,42 +12,66 @@ import fcntl
 import os
 import struct
 
-from rnic.vm import namespace
+from rnic.vm import namespace, network
 from rnic.vm.host import TUN, sh
+from rnic.vm.paths import Folder
 
 TUNSETIFF, IFF_TAP, IFF_NO_PI, IFF_VNET_HDR = 0x400454CA, 0x0002, 0x1000, 0x4000
 MOST = 64  # machines in one network namespace
 
 
 class Tap:
-    """A tap device rnicvm<n> with the host's addresses, n the first that is free; fd is for QEMU."""
+    """A tap device rnicvm<n>, n the first that is free; fd is for QEMU.
 
-    def __init__(self, mtu: int) -> None:
-        self.fd, self.index = _open_first_free()
-        self.name = f"rnicvm{self.index}"
-        self.mac = f"52:54:00:77:00:{self.index:02x}"
-        self.host_ip, self.guest_ip = f"10.77.{self.index}.1", f"10.77.{self.index}.2"
-        self.host_ip6, self.guest_ip6 = f"fd77:0:0:{self.index:x}::1", f"fd77:0:0:{self.index:x}::2"
+    bridged  it is a port of the network's bridge, which has the host's addresses; else it has them itself
+    netdev   the device with the host's addresses
+    """
+
+    def __init__(self, mtu: int, *, bridged: bool) -> None:
+        self.fd, index = _open_first_free()
+        name = f"rnicvm{index}"
+        self.mac = f"52:54:00:77:00:{index:02x}"
         try:
-            sh("ip", "link", "set", self.name, "mtu", mtu, "up")
-            sh("ip", "addr", "add", f"{self.host_ip}/24", "dev", self.name)
-            sh("ip", "addr", "add", f"{self.host_ip6}/64", "dev", self.name, "nodad")
+            sh("ip", "link", "set", name, "mtu", mtu, "up")
+            if bridged:
+                self._bridged(name, index)
+            else:
+                self._alone(name, index)
         except BaseException:
             os.close(self.fd)
             raise
+
+    def _alone(self, name: str, index: int) -> None:
+        self.netdev = name
+        self.host_ip, self.guest_ip = f"10.77.{index}.1", f"10.77.{index}.2"
+        self.host_ip6, self.guest_ip6 = f"fd77:0:0:{index:x}::1", f"fd77:0:0:{index:x}::2"
+        sh("ip", "addr", "add", f"{self.host_ip}/24", "dev", name)
+        sh("ip", "addr", "add", f"{self.host_ip6}/64", "dev", name, "nodad")
+
+    def _bridged(self, name: str, index: int) -> None:
+        self.netdev = network.BRIDGE
+        self.host_ip, self.guest_ip = network.HOST_IP, f"10.77.0.{2 + index}"
+        self.host_ip6, self.guest_ip6 = network.HOST_IP6, f"fd77::{2 + index:x}"
+        sh("ip", "link", "set", name, "master", network.BRIDGE)
 
     def close(self) -> None:
         """Give up this process's hold on the device."""
         os.close(self.fd)
 
 
-def make(mtu: int) -> Tap:
-    """Where this process may not make one, it goes into a namespace of its own."""
+def make(mtu: int, among: str, folder: Folder) -> Tap:
+    """The tap device of the folder's machine, in the network of that name, or in none ("").
+
+    In none, a process that may not make one here goes into a namespace of its own.
+    """
+    if among:
+        network.join(among, mtu, folder)
+        return Tap(mtu, bridged=True)
     try:
-        return Tap(mtu)
+        return Tap(mtu, bridged=False)
     except PermissionError:
         namespace.leave()
-        return Tap(mtu)
+        return Tap(mtu, bridged=False)
 
 
 def _open_first_free() -> tuple[int, int]:

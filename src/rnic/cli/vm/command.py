@@ -146,6 +146,12 @@ def attached(given: str) -> Iterator[Machine]:
     is_flag=True,
     help="RDMA programs, gcc, make and the kernel's headers, for the machine alone; fetched once.",
 )
+@click.option(
+    "--network",
+    metavar="NETWORK",
+    default="",
+    help="Machines with the same NETWORK reach each other.  [default: none but this computer]",
+)
 def up(
     name: str,
     transport: str,
@@ -155,6 +161,7 @@ def up(
     accelerator: str | None,
     packages: tuple[str, ...],
     tools: bool,
+    network: str,
 ) -> None:
     """Start a machine (NAME: box, unless another is given), which runs until `rnic vm down`.
 
@@ -165,7 +172,15 @@ def up(
     with told():
         _end_dead(name)
         with Machine(
-            name, transport, mtu, cpus, memory, accelerator or "", packages=packages, tools=tools
+            name,
+            transport,
+            mtu,
+            cpus,
+            memory,
+            accelerator or "",
+            packages=packages,
+            tools=tools,
+            network=network,
         ) as machine:
             facts = machine.facts
             machine.detach()
