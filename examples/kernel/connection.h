@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * How rw and blockdev connect with the peer whose memory they use.
+ *
+ * client.c shows each of these steps at length, in a module of its own.  Here they are four functions that sleep
+ * until a step is done.  They may be called in process context only, and by one thread at a time:
+ *
+ *	connection_resolve(c, addr, port)	then c->id->device is known: make PD, CQ and queue pair now
+ *	connection_connect(c)			then c->addr, c->length and c->rkey are what the peer offers
+ *	rdma_disconnect(c->id)			then what was posted completes with IB_WC_WR_FLUSH_ERR
+ *	connection_close(c)			when the queue pair has been destroyed
+ *
+ * Each returns 0 or a negative errno.  connection_close() is right after any of them, also after a failure.
+ */
+#ifndef RNIC_CONNECTION_H
+#define RNIC_CONNECTION_H
+
+#include <linux/completion.h>
+#include <linux/inet.h>
+#include <linux/jiffies.h>
+#include <linux/nsproxy.h>
+#include <linux/printk.h>
+#include <net/net_namespace.h>
+#include <rdma/ib_verbs.h>
+#include <rdma/rdma_cm.h>
+
+#include "message.h"
+
+#define CONNECTION_STEP_MS	2000	/* for an address or a route to be found */
+#define CONNECTION_ANSWER_MS	20000	/* for the peer to answer; RDMA-CM gives up sooner itself */
+#define CONNECTION_RETRIES	6	/* not 7, which soft RoCE takes for "without end" */
+#define CONNECTION_READS	16	/* READs and atomics under way, if the device can */
+
+struct connection {
+	struct rdma_cm_id *id;		/* NULL: closed */
+	struct completion step;		/* the event that somebody waits for has come */
+	int status;			/* that of the step */
+	u64 addr;			/* of the peer's memory */
+	u64 length;			/* bytes of it */
+	u32 rkey;			/* the key to it */
+	bool up;			/* it has been established */
+	/*
+	 * Called when an established connection has ended, or its device is about to be removed, which waits
+	 * for the connection to be closed.  It is called from the handler of events, so it must not close the
+	 * connection itself: a handler that destroys its own id waits for its own end.
+	 */
+	void (*lost)(struct connection *c);
+};
+
+/* Take what the peer has offered in the private data of its answer: it is not trusted. */
+static inline int connection_take_offer(struct connection *c, const struct rdma_conn_param *param)
+{
+	const struct rnic_offer *offer = param->private_data;
+
+	if (!offer || param->private_data_len < sizeof(*offer))
+		return -EPROTO;
+	if (be32_to_cpu(offer->magic) != RNIC_MAGIC || be16_to_cpu(offer->version) != RNIC_VERSION)
+		return -EPROTO;
+	c->addr = be64_to_cpu(offer->addr);
+	c->length = be64_to_cpu(offer->length);
+	c->rkey = be32_to_cpu(offer->rkey);
+	return c->addr + c->length < c->addr ? -EPROTO : 0;
+}
+
+/*
+ * RDMA-CM calls this for each event of the id: in a work queue, so it may sleep, and never twice at the same time.
+ * It must return 0: anything else destroys the id.
+ */
+static inline int connection_event(struct rdma_cm_id *id, struct rdma_cm_event *event)
+{
+	struct connection *c = id->context;
+
+	switch (event->event) {
+	case RDMA_CM_EVENT_ADDR_RESOLVED:
+	case RDMA_CM_EVENT_ROUTE_RESOLVED:
+		c->status = 0;
+		break;
+	case RDMA_CM_EVENT_ESTABLISHED:
+		c->status = connection_take_offer(c, &event->param.conn);
+		c->up = !c->status;
+		break;
+	case RDMA_CM_EVENT_REJECTED:
+		pr_info("refused: %s\n", rdma_reject_msg(id, event->status));
+		c->status = -ECONNREFUSED;
+		break;
+	case RDMA_CM_EVENT_ADDR_ERROR:
+	case RDMA_CM_EVENT_ROUTE_ERROR:
+	case RDMA_CM_EVENT_CONNECT_ERROR:
+	case RDMA_CM_EVENT_UNREACHABLE:
+		c->status = event->status < 0 ? event->status : -EHOSTUNREACH;
+		break;
+	case RDMA_CM_EVENT_DISCONNECTED:
+	case RDMA_CM_EVENT_DEVICE_REMOVAL:
+		pr_info("connection: %s\n", rdma_event_msg(event->event));
+		c->status = -ENOTCONN;
+		if (c->up)
+			c->lost(c);
+		break;
+	default:	/* TIMEWAIT_EXIT, ADDR_CHANGE: nothing to do */
+		return 0;
+	}
+	complete(&c->step);
+	return 0;
+}
+
+/* Wait for the event that ends a step. */
+static inline int connection_wait(struct connection *c, unsigned int ms)
+{
+	if (!wait_for_completion_timeout(&c->step, msecs_to_jiffies(ms)))
+		return -ETIMEDOUT;
+	return c->status;
+}
+
+static inline int connection_resolve(struct connection *c, const char *addr, const char *port)
+{
+	struct sockaddr_storage to;
+	struct rdma_cm_id *id;
+	int err;
+
+	/* An IPv4 or IPv6 address in words, and a port, as a socket's address. */
+	err = inet_pton_with_scope(&init_net, AF_UNSPEC, addr, port, &to);
+	if (err)
+		return err;
+	init_completion(&c->step);
+	id = rdma_create_id(&init_net, connection_event, c, RDMA_PS_TCP, IB_QPT_RC);
+	if (IS_ERR(id))
+		return PTR_ERR(id);
+	c->id = id;
+	err = rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, CONNECTION_STEP_MS);
+	if (!err)
+		err = connection_wait(c, 2 * CONNECTION_STEP_MS);
+	if (err)
+		return err;
+	reinit_completion(&c->step);
+	err = rdma_resolve_route(id, CONNECTION_STEP_MS);
+	return err ? err : connection_wait(c, 2 * CONNECTION_STEP_MS);
+}
+
+static inline int connection_connect(struct connection *c)
+{
+	const struct ib_device_attr *can = &c->id->device->attrs;
+	const struct rnic_request request = {
+		.magic = cpu_to_be32(RNIC_MAGIC),
+		.version = cpu_to_be16(RNIC_VERSION),
+		.service = cpu_to_be16(RNIC_MEMORY),
+	};
+	struct rdma_conn_param param = {
+		.private_data = &request,
+		.private_data_len = sizeof(request),
+		.responder_resources = min(can->max_qp_rd_atom, CONNECTION_READS),
+		.initiator_depth = min(can->max_qp_init_rd_atom, CONNECTION_READS),
+		.retry_count = CONNECTION_RETRIES,
+		.rnr_retry_count = CONNECTION_RETRIES,
+	};
+	int err;
+
+	reinit_completion(&c->step);
+	err = rdma_connect(c->id, &param);
+	return err ? err : connection_wait(c, CONNECTION_ANSWER_MS);
+}
+
+/* Events that come meanwhile are waited for; none comes afterwards. */
+static inline void connection_close(struct connection *c)
+{
+	if (c->id)
+		rdma_destroy_id(c->id);
+	c->id = NULL;
+}
+
+#endif
