@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * blockdev: a disk whose sectors lie in the memory of a process on another computer (peer_memory.py).
+ * blockdev: a disk whose sectors lie in the memory of a process on another computer
+ * (peer_memory.py).
  *
  *	insmod blockdev.ko addr=10.77.0.1 port=7471
  *	mkfs.ext4 /dev/rnicblk0; mount /dev/rnicblk0 /mnt
  *
- * A sector is read by RDMA READ and written by RDMA WRITE: the peer's program takes no part in it.  Read this file
- * from its end: blockdev_init() makes everything, in the order in which it is needed; blockdev_end() takes the
- * connection down.  Between them the block layer calls blockdev_queue() for each request, and the RDMA core calls
- * blockdev_done() when it is done.
+ * A sector is read by RDMA READ and written by RDMA WRITE: the peer's program takes no part in it.
+ * Read this file from its end: blockdev_init() makes everything, in the order in which it is
+ * needed; blockdev_end() takes the connection down.  Between them the block layer calls
+ * blockdev_queue() for each request, and the RDMA core calls blockdev_done() when it is done.
  *
  * The limits of a request come from the device (blockdev_limits()): a request is one work request.
  *
- * What FLUSH is for.  A WRITE that has completed may still be under way: on RoCE the peer's device has taken
- * it, on iWARP only this end's TCP.  So FLUSH is a READ, which a queue pair carries out behind all earlier
- * WRITEs: when it has come back they are in the peer's memory.  Whether that outlives the peer's computer is
- * the peer's business.
+ * What FLUSH is for.  A WRITE that has completed may still be under way: on RoCE the peer's device
+ * has taken it, on iWARP only this end's TCP.  So FLUSH is a READ, which a queue pair carries out
+ * behind all earlier WRITEs: when it has come back they are in the peer's memory.  Whether that
+ * outlives the peer's computer is the peer's business.
  *
- * When the peer is lost, all requests end with an I/O error, now and later: there is no reconnecting, since
- * WRITEs may be lost that had completed.  Unload the module and load it again.
+ * When the peer is lost, all requests end with an I/O error, now and later: there is no
+ * reconnecting, since WRITEs may be lost that had completed.  Unload the module and load it again.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -50,10 +51,12 @@ static uint timeout = 30;
 module_param(timeout, uint, 0444);
 MODULE_PARM_DESC(timeout, "seconds after which a request without an answer ends the connection (default: 30)");
 
+static unsigned char ack_timeout = 17;
+module_param(ack_timeout, byte, 0444);
+MODULE_PARM_DESC(ack_timeout, "on RoCE, 4.096 us << this until a packet is sent again, 6 times (default: 17, 0.5 s)");
+
 static struct {
-	struct connection connection;
-	struct ib_pd *pd;
-	struct ib_cq *cq;
+	struct connection peer;
 	void *scratch;			/* where FLUSH reads to */
 	struct blk_mq_tag_set tags;
 	struct gendisk *disk;
@@ -73,36 +76,22 @@ struct blockdev_request {
 };
 
 /*
- * The peer is lost, or the module is unloaded.  Runs in a work queue, as it sleeps.  Everything comes down in
- * the order of use: no new request, none under way, the queue pair, and what it was made of.
+ * The peer is lost, or the module is unloaded.  Runs in a work queue, as it sleeps.  Everything
+ * comes down in the order of use: no new request, none under way, the queue pair, and what it was
+ * made of.
  */
 static void blockdev_end(struct work_struct *work)
 {
-	struct rdma_cm_id *id = blockdev.connection.id;
 	struct request_queue *queue = blockdev.disk ? blockdev.disk->queue : NULL;
 
-	if (!id)
-		return;
 	WRITE_ONCE(blockdev.dead, true);
-	/* Wait until no blockdev_queue() runs that has not seen this; later ones wait until the queue goes on. */
+	/*
+	 * Wait until no blockdev_queue() runs that has not seen this.  Later ones wait until the
+	 * queue goes on.
+	 */
 	if (queue)
 		blk_mq_quiesce_queue(queue);
-	if (id->qp) {
-		rdma_disconnect(id);	/* may fail: then the connection has ended already */
-		/*
-		 * Moves the queue pair to the error state, where everything posted completes, and returns when
-		 * blockdev_done() has been called for all of it.
-		 */
-		ib_drain_qp(id->qp);
-		rdma_destroy_qp(id);
-	}
-	if (blockdev.cq)
-		ib_free_cq(blockdev.cq);
-	if (blockdev.pd)
-		ib_dealloc_pd(blockdev.pd);
-	blockdev.cq = NULL;
-	blockdev.pd = NULL;
-	connection_close(&blockdev.connection);
+	connection_close(&blockdev.peer);
 	if (queue)
 		blk_mq_unquiesce_queue(queue);
 }
@@ -113,17 +102,20 @@ static void blockdev_lost(struct connection *c)
 }
 
 /*
- * A request is done: called in a softirq (IB_POLL_SOFTIRQ), where nothing may sleep.  What the request has of
- * the queue pair is given back before the block layer hears of it.
+ * A request is done: called in a softirq (IB_POLL_SOFTIRQ), where nothing may sleep.  What the
+ * request has of the queue pair is given back before the block layer hears of it.
  */
 static void blockdev_done(struct ib_cq *cq, struct ib_wc *wc)
 {
 	struct blockdev_request *r = container_of(wc->wr_cqe, struct blockdev_request, cqe);
-	struct rdma_cm_id *id = blockdev.connection.id;
+	struct rdma_cm_id *id = blockdev.peer.id;
 
 	rdma_rw_ctx_destroy(&r->rw, id->qp, id->port_num, r->sg, r->nents, r->direction);
 	if (wc->status != IB_WC_SUCCESS) {
-		/* The first one says why; the queue pair is in the error state, and flushes all others. */
+		/*
+		 * The first one says why; the queue pair is in the error state, and flushes all
+		 * others.
+		 */
 		if (wc->status != IB_WC_WR_FLUSH_ERR)
 			pr_err("the peer is lost: %s\n", ib_wc_status_msg(wc->status));
 		r->status = BLK_STS_IOERR;
@@ -141,8 +133,9 @@ static void blockdev_complete(struct request *request)
 }
 
 /*
- * A request has had no answer for `timeout` seconds: the peer counts as lost.  The request itself is still in the
- * hands of the device, which may write to its memory.  It ends when the queue pair has given it back.
+ * A request has had no answer for `timeout` seconds: the peer counts as lost.  The request itself
+ * is still in the hands of the device, which may write to its memory.  It ends when the queue pair
+ * has given it back.
  */
 static enum blk_eh_timer_return blockdev_timeout(struct request *request)
 {
@@ -178,19 +171,20 @@ static blk_status_t blockdev_map(struct request *request, struct blockdev_reques
 }
 
 /*
- * Post a request.  The rdma_rw functions map its memory for the device (ib_dma_map_sg()), and make the work
- * requests that the device needs:
+ * Post a request.  The rdma_rw functions map its memory for the device (ib_dma_map_sg()), and make
+ * the work requests that the device needs:
  *
- *	WRITE, and READ on RoCE: one, whose pieces are named with the PD's local_dma_lkey, the key to all of
- *	this computer's memory, which only the kernel has;
- *	READ on iWARP: the peer's device must be told a key to write here, and that one would be too good for it.
- *	So a memory region is registered for these pieces alone, from a pool that the queue pair has.
+ *	WRITE, and READ on RoCE: one.  The key to its pieces is the PD's local_dma_lkey, which opens
+ *	all of this computer's memory, and which only the kernel has.
+ *	READ on iWARP: the peer's device must be told a key to write here, and that one would be too
+ *	good for it.  So a memory region is registered for these pieces alone, from a pool that the
+ *	queue pair has.
  *
  * They allocate memory, so they may sleep.
  */
 static blk_status_t blockdev_post(struct blockdev_request *r)
 {
-	struct connection *c = &blockdev.connection;
+	struct connection *c = &blockdev.peer;
 	struct rdma_cm_id *id = c->id;
 	int ret;
 
@@ -222,8 +216,9 @@ static blk_status_t blockdev_queue(struct blk_mq_hw_ctx *hctx, const struct blk_
 		return status;
 	blk_mq_start_request(request);	/* its time begins */
 	/*
-	 * A request for memory may make the kernel write dirty pages to a disk, to have their memory: perhaps to
-	 * this one, where it would wait for itself.  So no allocation may begin I/O here.
+	 * A request for memory may make the kernel write dirty pages to a disk, to have their
+	 * memory: perhaps to this one, where it would wait for itself.  So no allocation may begin
+	 * I/O here.
 	 */
 	noio = memalloc_noio_save();
 	status = blockdev_post(r);
@@ -237,7 +232,9 @@ static const struct blk_mq_ops blockdev_queue_ops = {
 	.timeout = blockdev_timeout,
 };
 
-/* The block layer counts who has the disk open; while somebody has, the module cannot be unloaded. */
+/*
+ * The block layer counts who has the disk open; while somebody has, the module cannot be unloaded.
+ */
 static const struct block_device_operations blockdev_ops = {
 	.owner = THIS_MODULE,
 };
@@ -248,60 +245,47 @@ static u32 blockdev_segments(struct ib_device *device)
 	u32 segments = min_t(u32, SEGMENTS, device->attrs.max_send_sge);
 
 	/* On iWARP a READ has a region instead. */
-	if (!rdma_protocol_iwarp(device, blockdev.connection.id->port_num))
+	if (!rdma_protocol_iwarp(device, blockdev.peer.id->port_num))
 		segments = min_t(u32, segments, device->attrs.max_sge_rd);
 	return segments;
 }
 
 static int blockdev_make_queue_pair(void)
 {
-	struct rdma_cm_id *id = blockdev.connection.id;
+	struct connection *c = &blockdev.peer;
 	struct ib_qp_init_attr attr = {
-		.qp_type = IB_QPT_RC,
-		.sq_sig_type = IB_SIGNAL_REQ_WR,
-		.cap.max_send_wr = 1,		/* for ib_drain_qp(); the rdma_rw functions add theirs */
-		.cap.max_recv_wr = 1,		/* the same */
-		.cap.max_send_sge = blockdev_segments(id->device),
+		.cap.max_send_wr = 1,	/* for ib_drain_qp(); the rdma_rw functions add theirs */
+		.cap.max_recv_wr = 1,	/* the same */
+		.cap.max_send_sge = blockdev_segments(c->id->device),
 		.cap.max_recv_sge = 1,
 		.cap.max_rdma_ctxs = depth,	/* transfers of theirs at the same time */
-		.port_num = id->port_num,
 	};
 
-	blockdev.pd = ib_alloc_pd(id->device, 0);
-	if (IS_ERR(blockdev.pd)) {
-		int err = PTR_ERR(blockdev.pd);
-
-		blockdev.pd = NULL;
-		return err;
-	}
-	/* A request has one completion; with it up to three work requests may complete with errors. */
-	blockdev.cq = ib_alloc_cq(id->device, NULL, 3 * depth + 2, 0, IB_POLL_SOFTIRQ);
-	if (IS_ERR(blockdev.cq)) {
-		int err = PTR_ERR(blockdev.cq);
-
-		blockdev.cq = NULL;
-		return err;
-	}
-	attr.send_cq = blockdev.cq;
-	attr.recv_cq = blockdev.cq;
-	return rdma_create_qp(id, blockdev.pd, &attr);
+	/*
+	 * A request has one completion, but with errors each of its work requests may have one:
+	 * there are three where a region is registered.
+	 */
+	return connection_make_queue_pair(c, &attr, 3 * depth + 2, IB_POLL_SOFTIRQ);
 }
 
 /* Tell the block layer what a request may be, so that each fits into one work request. */
 static void blockdev_limits(struct request_queue *queue)
 {
-	blk_queue_max_segments(queue, blockdev_segments(blockdev.connection.id->device));
+	blk_queue_max_segments(queue, blockdev_segments(blockdev.peer.id->device));
 	blk_queue_max_hw_sectors(queue, SECTORS);
 	/*
-	 * A memory region is a list of whole pages, but for the first and the last one.  So a request must have
-	 * no gaps: the block layer splits those that have.
+	 * A memory region is a list of whole pages, but for the first and the last one.  So a
+	 * request must have no gaps: the block layer splits those that have.
 	 */
 	blk_queue_virt_boundary(queue, PAGE_SIZE - 1);
-	/* Please FLUSH; without FUA (a WRITE that is a FLUSH, too) the block layer does that in two steps. */
+	/*
+	 * Please FLUSH; without FUA (a WRITE that is a FLUSH, too) the block layer does that in two
+	 * steps.
+	 */
 	blk_queue_write_cache(queue, true, false);
 	/*
-	 * Nobody may change a page while it is written: a packet's checksum is made before the packet is copied,
-	 * and a peer on iWARP that finds it wrong ends the connection.
+	 * Nobody may change a page while it is written: a packet's checksum is made before the
+	 * packet is copied, and a peer on iWARP that finds it wrong ends the connection.
 	 */
 	blk_queue_flag_set(QUEUE_FLAG_STABLE_WRITES, queue);
 	blk_queue_flag_set(QUEUE_FLAG_NONROT, queue);
@@ -343,10 +327,13 @@ static void blockdev_free_disk(void)
 	blk_mq_free_tag_set(&blockdev.tags);
 }
 
-/* Connect, and show the disk, which has been made before: from now on the connection can be lost at any time. */
+/*
+ * Connect, and show the disk, which has been made before: from now on the connection can be lost at
+ * any time.
+ */
 static int blockdev_connect(void)
 {
-	struct connection *c = &blockdev.connection;
+	struct connection *c = &blockdev.peer;
 	int err;
 
 	err = connection_connect(c);
@@ -357,7 +344,8 @@ static int blockdev_connect(void)
 		return -ENOSPC;
 	}
 	set_capacity(blockdev.disk, c->length >> SECTOR_SHIFT);
-	return add_disk(blockdev.disk);		/* requests come already: the kernel looks for partitions */
+	/* Requests come before this returns: the kernel looks for partitions. */
+	return add_disk(blockdev.disk);
 }
 
 /* Take the connection down now, in the work queue, unless that has been done. */
@@ -371,16 +359,17 @@ static int __init blockdev_init(void)
 {
 	int err;
 
-	if (!addr || !depth || depth > BLK_MQ_MAX_DEPTH || !timeout) {
-		pr_err("addr is missing, or depth or timeout is wrong\n");
+	if (!addr || !depth || depth > BLK_MQ_MAX_DEPTH || !timeout || ack_timeout > 31) {
+		pr_err("addr is missing, or depth, timeout or ack_timeout is wrong\n");
 		return -EINVAL;
 	}
 	INIT_WORK(&blockdev.end, blockdev_end);
-	blockdev.connection.lost = blockdev_lost;
+	blockdev.peer.lost = blockdev_lost;
+	blockdev.peer.ack_timeout = ack_timeout;
 	blockdev.scratch = kzalloc(FLUSH_BYTES, GFP_KERNEL);
 	if (!blockdev.scratch)
 		return -ENOMEM;
-	err = connection_resolve(&blockdev.connection, addr, port);
+	err = connection_resolve(&blockdev.peer, addr, port);
 	if (!err)
 		err = blockdev_make_queue_pair();
 	if (!err)
@@ -394,13 +383,13 @@ static int __init blockdev_init(void)
 		kfree(blockdev.scratch);
 		return err;
 	}
-	pr_info("rnicblk0: %llu MiB at %s\n", blockdev.connection.length >> 20, addr);
+	pr_info("rnicblk0: %llu MiB at %s\n", blockdev.peer.length >> 20, addr);
 	return 0;
 }
 
 static void __exit blockdev_exit(void)
 {
-	del_gendisk(blockdev.disk);	/* returns when no request is under way, and none can come */
+	del_gendisk(blockdev.disk);	/* returns when no request is under way or can come */
 	blockdev_end_now();
 	blockdev_free_disk();
 	kfree(blockdev.scratch);

@@ -2,15 +2,17 @@
 /*
  * How rw and blockdev connect with the peer whose memory they use.
  *
- * client.c shows each of these steps at length, in a module of its own.  Here they are four functions that sleep
- * until a step is done.  They may be called in process context only, and by one thread at a time:
+ * client.c shows each of these steps at length, in a module of its own.  Here they are four
+ * functions that sleep until a step is done.  They may be called in process context only, by one
+ * thread at a time:
  *
- *	connection_resolve(c, addr, port)	then c->id->device is known: make PD, CQ and queue pair now
- *	connection_connect(c)			then c->addr, c->length and c->rkey are what the peer offers
- *	rdma_disconnect(c->id)			then what was posted completes with IB_WC_WR_FLUSH_ERR
- *	connection_close(c)			when the queue pair has been destroyed
+ *	connection_resolve()		then c->id->device is known
+ *	connection_make_queue_pair()	protection domain, completion queue, queue pair
+ *	connection_connect()		then c->addr, c->length and c->rkey are what the peer offers
+ *	connection_close()		all that was posted completes, and nothing is left
  *
- * Each returns 0 or a negative errno.  connection_close() is right after any of them, also after a failure.
+ * Each of the first three returns 0 or a negative errno.  connection_close() is right after any of
+ * them, also after one that has failed.
  */
 #ifndef RNIC_CONNECTION_H
 #define RNIC_CONNECTION_H
@@ -26,13 +28,18 @@
 
 #include "message.h"
 
-#define CONNECTION_STEP_MS	2000	/* for an address or a route to be found */
+#define CONNECTION_ADDRESS_MS	200	/* for an address to be found, at each try */
+#define CONNECTION_TRIES	10
+#define CONNECTION_ROUTE_MS	2000	/* for a route */
 #define CONNECTION_ANSWER_MS	20000	/* for the peer to answer; RDMA-CM gives up sooner itself */
 #define CONNECTION_RETRIES	6	/* not 7, which soft RoCE takes for "without end" */
 #define CONNECTION_READS	16	/* READs and atomics under way, if the device can */
 
 struct connection {
-	struct rdma_cm_id *id;		/* NULL: closed */
+	struct rdma_cm_id *id;		/* NULL: closed; id->qp is the queue pair */
+	struct ib_pd *pd;
+	struct ib_cq *cq;		/* of sends and receives */
+	u8 ack_timeout;			/* RoCE's, 4.096 us << this; 0: as RDMA-CM has it */
 	struct completion step;		/* the event that somebody waits for has come */
 	int status;			/* that of the step */
 	u64 addr;			/* of the peer's memory */
@@ -40,9 +47,10 @@ struct connection {
 	u32 rkey;			/* the key to it */
 	bool up;			/* it has been established */
 	/*
-	 * Called when an established connection has ended, or its device is about to be removed, which waits
-	 * for the connection to be closed.  It is called from the handler of events, so it must not close the
-	 * connection itself: a handler that destroys its own id waits for its own end.
+	 * Called when an established connection has ended, or its device is about to be removed,
+	 * which waits for the connection to be closed.  It is called from the handler of events, so
+	 * it must not close the connection itself: a handler that destroys its own id waits for its
+	 * own end.
 	 */
 	void (*lost)(struct connection *c);
 };
@@ -63,8 +71,8 @@ static inline int connection_take_offer(struct connection *c, const struct rdma_
 }
 
 /*
- * RDMA-CM calls this for each event of the id: in a work queue, so it may sleep, and never twice at the same time.
- * It must return 0: anything else destroys the id.
+ * RDMA-CM calls this for each event of the id: in a work queue, so it may sleep, and never twice at
+ * the same time. It must return 0: anything else destroys the id.
  */
 static inline int connection_event(struct rdma_cm_id *id, struct rdma_cm_event *event)
 {
@@ -111,6 +119,25 @@ static inline int connection_wait(struct connection *c, unsigned int ms)
 	return c->status;
 }
 
+/*
+ * rdma_resolve_addr() asks the network for the peer's address there.  If the answer comes so soon
+ * that the RDMA core does not wait for it yet, it looks again at the end of its time only.  So the
+ * time is short, and there are several tries.
+ */
+static inline int connection_find(struct connection *c, const struct sockaddr_storage *to)
+{
+	int tries, err = -ETIMEDOUT;
+
+	for (tries = 0; tries < CONNECTION_TRIES && err == -ETIMEDOUT; tries++) {
+		reinit_completion(&c->step);
+		err = rdma_resolve_addr(c->id, NULL, (const struct sockaddr *)to,
+					CONNECTION_ADDRESS_MS);
+		if (!err)
+			err = connection_wait(c, CONNECTION_ANSWER_MS);
+	}
+	return err;
+}
+
 static inline int connection_resolve(struct connection *c, const char *addr, const char *port)
 {
 	struct sockaddr_storage to;
@@ -126,14 +153,38 @@ static inline int connection_resolve(struct connection *c, const char *addr, con
 	if (IS_ERR(id))
 		return PTR_ERR(id);
 	c->id = id;
-	err = rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, CONNECTION_STEP_MS);
-	if (!err)
-		err = connection_wait(c, 2 * CONNECTION_STEP_MS);
+	err = connection_find(c, &to);
 	if (err)
 		return err;
 	reinit_completion(&c->step);
-	err = rdma_resolve_route(id, CONNECTION_STEP_MS);
-	return err ? err : connection_wait(c, 2 * CONNECTION_STEP_MS);
+	err = rdma_resolve_route(id, CONNECTION_ROUTE_MS);
+	return err ? err : connection_wait(c, CONNECTION_ANSWER_MS);
+}
+
+/*
+ * Make the queue pair that `attr` describes; its completion queue has `cqe` entries, and calls the
+ * done functions in the context `poll`.
+ */
+static inline int connection_make_queue_pair(struct connection *c, struct ib_qp_init_attr *attr,
+					     int cqe, enum ib_poll_context poll)
+{
+	struct ib_pd *pd;
+	struct ib_cq *cq;
+
+	pd = ib_alloc_pd(c->id->device, 0);
+	if (IS_ERR(pd))
+		return PTR_ERR(pd);
+	c->pd = pd;
+	cq = ib_alloc_cq(c->id->device, c, cqe, 0, poll);
+	if (IS_ERR(cq))
+		return PTR_ERR(cq);
+	c->cq = cq;
+	attr->qp_type = IB_QPT_RC;
+	attr->sq_sig_type = IB_SIGNAL_REQ_WR;
+	attr->port_num = c->id->port_num;
+	attr->send_cq = cq;
+	attr->recv_cq = cq;
+	return rdma_create_qp(c->id, pd, attr);
 }
 
 static inline int connection_connect(struct connection *c)
@@ -154,16 +205,44 @@ static inline int connection_connect(struct connection *c)
 	};
 	int err;
 
+	if (c->ack_timeout)
+		rdma_set_ack_timeout(c->id, c->ack_timeout);
 	reinit_completion(&c->step);
 	err = rdma_connect(c->id, &param);
 	return err ? err : connection_wait(c, CONNECTION_ANSWER_MS);
 }
 
-/* Events that come meanwhile are waited for; none comes afterwards. */
+/*
+ * End the connection, and wait until the device uses no memory any more.  ib_drain_qp() moves the
+ * queue pair to the error state, where everything posted completes, and returns when the done
+ * functions have been called for all of it.
+ */
+static inline void connection_stop(struct connection *c)
+{
+	if (!c->id || !c->id->qp)
+		return;
+	rdma_disconnect(c->id);		/* may fail: then it has ended already */
+	ib_drain_qp(c->id->qp);
+}
+
+/*
+ * Take everything down in the order of use.  Events that come meanwhile are waited for; none comes
+ * afterwards.
+ */
 static inline void connection_close(struct connection *c)
 {
-	if (c->id)
-		rdma_destroy_id(c->id);
+	if (!c->id)
+		return;
+	connection_stop(c);
+	if (c->id->qp)
+		rdma_destroy_qp(c->id);
+	if (c->cq)
+		ib_free_cq(c->cq);
+	if (c->pd)
+		ib_dealloc_pd(c->pd);
+	rdma_destroy_id(c->id);
+	c->cq = NULL;
+	c->pd = NULL;
 	c->id = NULL;
 }
 

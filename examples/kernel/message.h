@@ -47,6 +47,7 @@ enum rnic_kind {
 	RNIC_ASK	= 1,	/* please answer this text in capital letters (ASCII's; other bytes stay) */
 	RNIC_ANSWER	= 2,	/* the answer, with the number of what it answers */
 	RNIC_WRONG	= 3,	/* that message was wrong; the text says why */
+	RNIC_LEND	= 4,	/* the text is an rnic_region: please change the bytes there to capitals */
 };
 
 /* A message: the header, and its text. */
@@ -58,5 +59,12 @@ struct rnic_message {
 };
 
 #define RNIC_MESSAGE_MAX (sizeof(struct rnic_message) + RNIC_TEXT_MAX)
+
+/* Memory that the peer may read and write, as text of RNIC_LEND. The answer to it has no text. */
+struct rnic_region {
+	__be64	addr;
+	__be32	rkey;
+	__be32	length;		/* bytes, at most RNIC_TEXT_MAX */
+};
 
 #endif
