@@ -348,11 +348,16 @@ static int blockdev_connect(void)
 	return add_disk(blockdev.disk);
 }
 
-/* Take the connection down now, in the work queue, unless that has been done. */
+/*
+ * Take the connection down now.  That may have begun already, so it is left to the work queue, where
+ * it is done once at a time.  What asks for it once more before it is done asks in vain, but that
+ * must not run when this function has returned.
+ */
 static void blockdev_end_now(void)
 {
 	schedule_work(&blockdev.end);
 	flush_work(&blockdev.end);
+	cancel_work_sync(&blockdev.end);
 }
 
 static int __init blockdev_init(void)

@@ -45,7 +45,7 @@ struct connection {
 	u64 addr;			/* of the peer's memory */
 	u64 length;			/* bytes of it */
 	u32 rkey;			/* the key to it */
-	bool up;			/* it has been established */
+	bool up;			/* established, and not given up by this end */
 	/*
 	 * Called when an established connection has ended, or its device is about to be removed,
 	 * which waits for the connection to be closed.  It is called from the handler of events, so
@@ -99,10 +99,11 @@ static inline int connection_event(struct rdma_cm_id *id, struct rdma_cm_event *
 		break;
 	case RDMA_CM_EVENT_DISCONNECTED:
 	case RDMA_CM_EVENT_DEVICE_REMOVAL:
-		pr_info("connection: %s\n", rdma_event_msg(event->event));
 		c->status = -ENOTCONN;
-		if (c->up)
+		if (c->up) {
+			pr_info("lost the connection: %s\n", rdma_event_msg(event->event));
 			c->lost(c);
+		}
 		break;
 	default:	/* TIMEWAIT_EXIT, ADDR_CHANGE: nothing to do */
 		return 0;
@@ -216,11 +217,18 @@ static inline int connection_connect(struct connection *c)
  * End the connection, and wait until the device uses no memory any more.  ib_drain_qp() moves the
  * queue pair to the error state, where everything posted completes, and returns when the done
  * functions have been called for all of it.
+ *
+ * Events come until the id is destroyed, also that of our own rdma_disconnect().  c->lost() must not
+ * meet a queue pair that is being destroyed, so it is not called any more: rdma_lock_handler() waits
+ * for a handler that runs.
  */
 static inline void connection_stop(struct connection *c)
 {
 	if (!c->id || !c->id->qp)
 		return;
+	rdma_lock_handler(c->id);
+	c->up = false;
+	rdma_unlock_handler(c->id);
 	rdma_disconnect(c->id);		/* may fail: then it has ended already */
 	ib_drain_qp(c->id->qp);
 }

@@ -664,12 +664,15 @@ static int rw_do_stale(struct rw *rw, const char *args)
 /* ---------------------------------------------------------------- a connection for a command */
 
 /*
- * The peer has ended the connection.  RoCE's queue pair does not notice: it must be told, so that
- * what was posted completes.  rdma_disconnect() may be called in the handler of events.
+ * The connection has ended, and a work request may still wait for its completion: the queue pair does
+ * not notice by itself on RoCE, nor always on soft iWARP.  In the error state all completes.
+ * ib_modify_qp() may sleep, which the handler of events may.
  */
 static void rw_lost(struct connection *c)
 {
-	rdma_disconnect(c->id);
+	struct ib_qp_attr attr = { .qp_state = IB_QPS_ERR };
+
+	ib_modify_qp(c->id->qp, &attr, IB_QP_STATE);
 }
 
 /*
@@ -787,7 +790,8 @@ static int rw_run(const char *command)
 	int i, err;
 
 	for (i = 0; i < ARRAY_SIZE(rw_commands); i++)
-		if (!strncmp(command, rw_commands[i].name, max(length, strlen(rw_commands[i].name))))
+		if (length == strlen(rw_commands[i].name) &&
+		    !strncmp(command, rw_commands[i].name, length))
 			break;
 	if (i == ARRAY_SIZE(rw_commands))
 		return -EINVAL;
