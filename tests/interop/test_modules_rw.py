@@ -60,11 +60,13 @@ class Rw:
     @contextmanager
     def meanwhile(self, peer: Memory) -> Iterator[None]:
         """Load it for another peer."""
-        for one in (peer, self.peer):
-            self.box.unload("rw")
-            self.box.load("rw", addr=self.box.machine.host_ip, port=one.port)
-            if one is peer:
-                yield
+        self._load(peer)
+        yield
+        self._load(self.peer)
+
+    def _load(self, peer: Memory) -> None:
+        self.box.unload("rw")
+        self.box.load("rw", addr=self.box.machine.host_ip, port=peer.port)
 
     def run(self, command: str) -> tuple[int, str]:
         """Its errno, or 0, and its text."""
