@@ -51,10 +51,6 @@ static uint timeout = 30;
 module_param(timeout, uint, 0444);
 MODULE_PARM_DESC(timeout, "seconds after which a request without an answer ends the connection (default: 30)");
 
-static unsigned char ack_timeout = 17;
-module_param(ack_timeout, byte, 0444);
-MODULE_PARM_DESC(ack_timeout, "on RoCE, 4.096 us << this until a packet is sent again, 6 times (default: 17, 0.5 s)");
-
 static struct {
 	struct connection peer;
 	void *scratch;			/* where FLUSH reads to */
@@ -364,13 +360,12 @@ static int __init blockdev_init(void)
 {
 	int err;
 
-	if (!addr || !depth || depth > BLK_MQ_MAX_DEPTH || !timeout || ack_timeout > 31) {
-		pr_err("addr is missing, or depth, timeout or ack_timeout is wrong\n");
+	if (!addr || !depth || depth > BLK_MQ_MAX_DEPTH || !timeout) {
+		pr_err("addr is missing, or depth or timeout is wrong\n");
 		return -EINVAL;
 	}
 	INIT_WORK(&blockdev.end, blockdev_end);
 	blockdev.peer.lost = blockdev_lost;
-	blockdev.peer.ack_timeout = ack_timeout;
 	blockdev.scratch = kzalloc(FLUSH_BYTES, GFP_KERNEL);
 	if (!blockdev.scratch)
 		return -ENOMEM;

@@ -2,17 +2,18 @@
 /*
  * How rw and blockdev connect with the peer whose memory they use.
  *
- * client.c shows each of these steps at length, in a module of its own.  Here they are four
+ * client.c shows each of these steps at length, in a module of its own.  Here they are
  * functions that sleep until a step is done.  They may be called in process context only, by one
  * thread at a time:
  *
  *	connection_resolve()		then c->id->device is known
  *	connection_make_queue_pair()	protection domain, completion queue, queue pair
  *	connection_connect()		then c->addr, c->length and c->rkey are what the peer offers
- *	connection_close()		all that was posted completes, and nothing is left
+ *	connection_stop()		the connection ends, and all that was posted completes
+ *	connection_close()		the same, and nothing is left
  *
- * Each of the first three returns 0 or a negative errno.  connection_close() is right after any of
- * them, also after one that has failed.
+ * The first three return 0 or a negative errno.  connection_close() is right after any of them, also
+ * after one that has failed.
  */
 #ifndef RNIC_CONNECTION_H
 #define RNIC_CONNECTION_H
@@ -32,14 +33,18 @@
 #define CONNECTION_TRIES	10
 #define CONNECTION_ROUTE_MS	2000	/* for a route */
 #define CONNECTION_ANSWER_MS	20000	/* for the peer to answer; RDMA-CM gives up sooner itself */
-#define CONNECTION_RETRIES	6	/* not 7, which soft RoCE takes for "without end" */
+/*
+ * How often RoCE sends a packet again.  Soft RoCE takes 7 for "without end": who waits for a completion
+ * has a limit of time.  Fewer would be too few for a network that loses packets, since a long message
+ * may lose one again and again before the peer has acknowledged anything.
+ */
+#define CONNECTION_RETRIES	7
 #define CONNECTION_READS	16	/* READs and atomics under way, if the device can */
 
 struct connection {
 	struct rdma_cm_id *id;		/* NULL: closed; id->qp is the queue pair */
 	struct ib_pd *pd;
 	struct ib_cq *cq;		/* of sends and receives */
-	u8 ack_timeout;			/* RoCE's, 4.096 us << this; 0: as RDMA-CM has it */
 	struct completion step;		/* the event that somebody waits for has come */
 	int status;			/* that of the step */
 	u64 addr;			/* of the peer's memory */
@@ -206,8 +211,6 @@ static inline int connection_connect(struct connection *c)
 	};
 	int err;
 
-	if (c->ack_timeout)
-		rdma_set_ack_timeout(c->id, c->ack_timeout);
 	reinit_completion(&c->step);
 	err = rdma_connect(c->id, &param);
 	return err ? err : connection_wait(c, CONNECTION_ANSWER_MS);
@@ -216,7 +219,8 @@ static inline int connection_connect(struct connection *c)
 /*
  * End the connection, and wait until the device uses no memory any more.  ib_drain_qp() moves the
  * queue pair to the error state, where everything posted completes, and returns when the done
- * functions have been called for all of it.
+ * functions have been called for all of it.  It comes before rdma_disconnect(), which tells the peer:
+ * that would make soft iWARP forget a READ that is under way.
  *
  * Events come until the id is destroyed, also that of our own rdma_disconnect().  c->lost() must not
  * meet a queue pair that is being destroyed, so it is not called any more: rdma_lock_handler() waits
@@ -229,8 +233,8 @@ static inline void connection_stop(struct connection *c)
 	rdma_lock_handler(c->id);
 	c->up = false;
 	rdma_unlock_handler(c->id);
-	rdma_disconnect(c->id);		/* may fail: then it has ended already */
 	ib_drain_qp(c->id->qp);
+	rdma_disconnect(c->id);		/* may fail: then it has ended already */
 }
 
 /*

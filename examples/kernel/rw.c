@@ -48,7 +48,6 @@
 
 #include "connection.h"
 
-#define RW_WAIT_MS	30000		/* for a completion */
 #define RW_LENGTH_MAX	((u32)(256 * PAGE_SIZE))
 #define RW_COMMAND_MAX	512		/* bytes of a command */
 #define RW_SHOWN	64		/* bytes that `read` shows */
@@ -61,6 +60,10 @@ MODULE_PARM_DESC(addr, "the peer's IPv4 or IPv6 address");
 static char *port = "7471";
 module_param(port, charp, 0444);
 MODULE_PARM_DESC(port, "the peer's port (default: 7471)");
+
+static uint timeout = 30;
+module_param(timeout, uint, 0444);
+MODULE_PARM_DESC(timeout, "seconds that a completion is waited for (default: 30)");
 
 /* What /proc/rnic_rw shows: the last command and what came of it. */
 static DEFINE_MUTEX(rw_mutex);		/* held while a command runs, or its result is shown */
@@ -149,13 +152,13 @@ static int rw_error(enum ib_wc_status status)
 }
 
 /*
- * Wait for a completion.  A peer that is stopped never answers on iWARP, so there is a limit.  The
+ * Wait for a completion.  A peer that stands still never answers, so there is a limit.  The
  * work request is the device's until it has completed: ib_drain_qp() makes it complete, with an
  * error.
  */
 static int rw_wait(struct rw *rw, struct rw_work *work)
 {
-	if (!wait_for_completion_timeout(&work->done, msecs_to_jiffies(RW_WAIT_MS))) {
+	if (!wait_for_completion_timeout(&work->done, timeout * HZ)) {
 		ib_drain_qp(rw_qp(rw));
 		rw_say("no answer");
 		return -ETIMEDOUT;

@@ -58,15 +58,15 @@ class Rw:
         self.box, self.peer = box, peer
 
     @contextmanager
-    def meanwhile(self, peer: Memory) -> Iterator[None]:
+    def meanwhile(self, peer: Memory, **parameters: object) -> Iterator[None]:
         """Load it for another peer."""
-        self._load(peer)
+        self._load(peer, **parameters)
         yield
         self._load(self.peer)
 
-    def _load(self, peer: Memory) -> None:
+    def _load(self, peer: Memory, **parameters: object) -> None:
         self.box.unload("rw")
-        self.box.load("rw", addr=self.box.machine.host_ip, port=peer.port)
+        self.box.load("rw", addr=self.box.machine.host_ip, port=peer.port, **parameters)
 
     def run(self, command: str) -> tuple[int, str]:
         """Its errno, or 0, and its text."""
@@ -167,7 +167,7 @@ def other(kind: str, tmp_path: Path) -> Iterator[Memory]:
 
 def test_peer_that_is_killed(rw: Rw, other: Memory) -> None:
     """A command under way ends with an error, and so does the next one."""
-    with rw.meanwhile(other):
+    with rw.meanwhile(other, timeout=10):
         loop = "while echo pattern 0 1000000 1 >/proc/rnic_rw; do echo done; done"
         job = rw.box.machine.spawn(loop)
         job.expect("done")
