@@ -345,9 +345,9 @@ static int blockdev_connect(void)
 }
 
 /*
- * Take the connection down now.  That may have begun already, so it is left to the work queue, where
- * it is done once at a time.  What asks for it once more before it is done asks in vain, but that
- * must not run when this function has returned.
+ * Take the connection down now.  That may have begun already, so it is left to the work queue,
+ * where it is done once at a time.  What asks for it once more before it is done asks in vain, but
+ * that must not run when this function has returned.
  */
 static void blockdev_end_now(void)
 {

@@ -2,9 +2,9 @@
 /*
  * How rw and blockdev connect with the peer whose memory they use.
  *
- * client.c shows each of these steps at length, in a module of its own.  Here they are
- * functions that sleep until a step is done.  They may be called in process context only, by one
- * thread at a time:
+ * client.c shows each of these steps at length, in a module of its own.  Here they are functions
+ * that sleep until a step is done.  They may be called in process context only, by one thread at a
+ * time:
  *
  *	connection_resolve()		then c->id->device is known
  *	connection_make_queue_pair()	protection domain, completion queue, queue pair
@@ -12,8 +12,8 @@
  *	connection_stop()		the connection ends, and all that was posted completes
  *	connection_close()		the same, and nothing is left
  *
- * The first three return 0 or a negative errno.  connection_close() is right after any of them, also
- * after one that has failed.
+ * The first three return 0 or a negative errno.  connection_close() is right after any of them,
+ * also after one that has failed.
  */
 #ifndef RNIC_CONNECTION_H
 #define RNIC_CONNECTION_H
@@ -34,9 +34,9 @@
 #define CONNECTION_ROUTE_MS	2000	/* for a route */
 #define CONNECTION_ANSWER_MS	20000	/* for the peer to answer; RDMA-CM gives up sooner itself */
 /*
- * How often RoCE sends a packet again.  Soft RoCE takes 7 for "without end": who waits for a completion
- * has a limit of time.  Fewer would be too few for a network that loses packets, since a long message
- * may lose one again and again before the peer has acknowledged anything.
+ * How often RoCE sends a packet again.  Soft RoCE takes 7 for "without end": who waits for a
+ * completion has a limit of time.  Fewer would be too few for a network that loses packets, since a
+ * long message may lose one again and again before the peer has acknowledged anything.
  */
 #define CONNECTION_RETRIES	7
 #define CONNECTION_READS	16	/* READs and atomics under way, if the device can */
@@ -219,12 +219,12 @@ static inline int connection_connect(struct connection *c)
 /*
  * End the connection, and wait until the device uses no memory any more.  ib_drain_qp() moves the
  * queue pair to the error state, where everything posted completes, and returns when the done
- * functions have been called for all of it.  It comes before rdma_disconnect(), which tells the peer:
- * that would make soft iWARP forget a READ that is under way.
+ * functions have been called for all of it.  It comes before rdma_disconnect(), which tells the
+ * peer: that would make soft iWARP forget a READ that is under way.
  *
- * Events come until the id is destroyed, also that of our own rdma_disconnect().  c->lost() must not
- * meet a queue pair that is being destroyed, so it is not called any more: rdma_lock_handler() waits
- * for a handler that runs.
+ * Events come until the id is destroyed, also that of our own rdma_disconnect().  c->lost() must
+ * not meet a queue pair that is being destroyed, so it is not called any more: rdma_lock_handler()
+ * waits for a handler that runs.
  */
 static inline void connection_stop(struct connection *c)
 {

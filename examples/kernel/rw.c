@@ -667,8 +667,8 @@ static int rw_do_stale(struct rw *rw, const char *args)
 /* ---------------------------------------------------------------- a connection for a command */
 
 /*
- * The connection has ended, and a work request may still wait for its completion: the queue pair does
- * not notice by itself on RoCE, nor always on soft iWARP.  In the error state all completes.
+ * The connection has ended, and a work request may still wait for its completion: the queue pair
+ * does not notice by itself on RoCE, nor always on soft iWARP.  In the error state all completes.
  * ib_modify_qp() may sleep, which the handler of events may.
  */
 static void rw_lost(struct connection *c)

@@ -83,10 +83,11 @@ def test_a_file_system(box: Box, memory: Memory) -> None:
         assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("block", [512, 1536, 4096, 65536, MiB])
-def test_sectors_are_the_bytes_of_the_memory(box: Box, memory: Memory, tmp_path: Path, block: int) -> None:
+@pytest.mark.parametrize(("block", "count"), [(512, 40), (1536, 40), (4096, 40), (2 * MiB, 2)])
+def test_sectors_are_the_bytes_of_the_memory(
+    box: Box, memory: Memory, tmp_path: Path, block: int, count: int
+) -> None:
     """Written there in blocks of some size without a cache, and read: byte for byte what is here."""
-    count = max(MiB * 3 // block // (32 if block < 4096 else 1), 1)
     data, skip = noise(count * block, seed=block), 7
     source = tmp_path / "source"
     source.write_bytes(data)
@@ -104,13 +105,13 @@ def test_sectors_are_the_bytes_of_the_memory(box: Box, memory: Memory, tmp_path:
 @pytest.mark.parametrize("percent", [1, 5])
 def test_lost_packets(box: Box, memory: Memory, tmp_path: Path, percent: int) -> None:
     """Of a WRITE what the guest loses are data, of a READ requests and acknowledgements."""
-    data, source = noise(MiB, seed=percent), tmp_path / "source"
+    data, source = noise(256 << 10, seed=percent), tmp_path / "source"
     source.write_bytes(data)
     with disk(box, memory), losing(box, percent):
         box.machine.check(f"dd if={source} of={DISK} bs=64k oflag=direct conv=fsync status=none", PATIENCE)
-        assert memory.bytes[:MiB] == data
+        assert memory.bytes[: len(data)] == data
         read = box.machine.check(
-            f"dd if={DISK} bs=64k count=16 iflag=direct status=none | sha256sum", PATIENCE
+            f"dd if={DISK} bs=64k count=4 iflag=direct status=none | sha256sum", PATIENCE
         )
     assert read.split()[0] == hashlib.sha256(data).hexdigest()
 

@@ -152,10 +152,10 @@ def test_wrong_command(rw: Rw, command: str) -> None:
 @pytest.mark.parametrize("percent", [1, 5])
 def test_lost_packets(rw: Rw, memory: Memory, box: Box, percent: int) -> None:
     with losing(box, percent):
-        rw.check("pattern 4000 300000 3")
-        rw.check("api 400000 300000 4")
-    assert memory.bytes[4000:304000] == pattern(300000, 3)
-    assert memory.bytes[400000:700000] == pattern(300000, 4)
+        rw.check("pattern 4000 100000 3")
+        rw.check("api 400000 100000 4")
+    assert memory.bytes[4000:104000] == pattern(100000, 3)
+    assert memory.bytes[400000:500000] == pattern(100000, 4)
 
 
 @pytest.fixture
