@@ -51,6 +51,7 @@ enum rnic_kind {
 	RNIC_ASK	= 1,	/* answer this text in capital letters (ASCII alone) */
 	RNIC_ANSWER	= 2,	/* the answer, with the number of what it answers */
 	RNIC_WRONG	= 3,	/* that message was wrong; the text says why */
+	RNIC_LEND	= 4,	/* the text is an rnic_region: please change the bytes there to capitals */
 };
 
 /* A message: the header, and its text. */
@@ -75,5 +76,12 @@ static inline char rnic_capital(char c)
 {
 	return c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c;
 }
+
+/* Memory that the peer may read and write, as text of RNIC_LEND. The answer to it has no text. */
+struct rnic_region {
+	__be64	addr;
+	__be32	rkey;
+	__be32	length;		/* bytes, at most RNIC_TEXT_MAX */
+};
 
 #endif

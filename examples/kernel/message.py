@@ -14,6 +14,7 @@ TEXT_MAX = 1024
 _REQUEST = struct.Struct(">IHH")
 _OFFER = struct.Struct(">IHHQQI4x")
 _MESSAGE = struct.Struct(">III")
+_REGION = struct.Struct(">QII")
 MESSAGE_MAX = _MESSAGE.size + TEXT_MAX
 
 
@@ -30,6 +31,7 @@ class Kind(IntEnum):
     ASK = 1
     ANSWER = 2
     WRONG = 3
+    LEND = 4
 
 
 class Request(NamedTuple):
@@ -98,6 +100,24 @@ class Message(NamedTuple):
         if length != len(text) or length > TEXT_MAX:
             raise ValueError(f"a message says {length} bytes of text, and has {len(text)}")
         return cls(kind, number, text)
+
+
+class Region(NamedTuple):
+    """Memory that a client lends: the text of a message of kind LEND."""
+
+    addr: int
+    rkey: int
+    length: int
+
+    @classmethod
+    def unpack(cls, text: bytes) -> Region:
+        """Of a message's text; ValueError if that is not a region of TEXT_MAX bytes at most."""
+        if len(text) != _REGION.size:
+            raise ValueError(f"a region has {_REGION.size} bytes, these are {len(text)}")
+        region = cls(*_REGION.unpack(text))
+        if not 0 < region.length <= TEXT_MAX:
+            raise ValueError(f"a region has 1 to {TEXT_MAX} bytes, not {region.length}")
+        return region
 
 
 def capitals(text: bytes) -> bytes:

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory for the kernel modules rw and blockdev, which read and write it while this program does nothing.
+
+    python peer_memory.py --size 64M                        zeros
+    python peer_memory.py --file disk.img                   a file: what is written to memory is written to it
+    python peer_memory.py --size 64M --device iwarp_rnicvm0
+
+A thread serves each client, and all clients have the same memory. A client can also lend memory of its own
+(message.h: RNIC_LEND). This program reads it, and writes it back in capital letters.
+"""
+
+from __future__ import annotations
+
+import argparse
+import mmap
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from message import MESSAGE_MAX, Kind, Message, Offer, Region, Request, Service, capitals
+
+from rnic import SGE, AccessFlags, WCStatus
+from rnic.rdmacm import CmId, ConnParam, Event, EventChannel, EventType, create_id
+
+ACCESS = (
+    AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_READ | AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_ATOMIC
+)
+GONE = (EventType.UNREACHABLE, EventType.CONNECT_ERROR)  # before a connection was established
+
+
+def size(text: str) -> int:
+    """Bytes: a number, and perhaps K, M or G."""
+    unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:].upper(), 1)
+    return int(text if unit == 1 else text[:-1]) * unit
+
+
+def options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Memory for the kernel modules rw and blockdev.")
+    parser.add_argument("-b", "--bind", default="0.0.0.0", help="an address of this machine (all)")
+    parser.add_argument("-p", "--port", type=int, default=7471, help="its port; 0: any free one (7471)")
+    parser.add_argument("-d", "--device", help="such as iwarp_eth0 (the first that serves the address)")
+    parser.add_argument("-s", "--size", type=size, default=0, help="bytes, such as 64M (the file's)")
+    parser.add_argument("-f", "--file", type=Path, help="the memory is this file (none: zeros)")
+    found = parser.parse_args()
+    if not found.size and not (found.file and found.file.exists() and found.file.stat().st_size):
+        parser.error("say how many bytes: --size 64M, or a --file that has some")
+    return found
+
+
+@contextmanager
+def memory_of(path: Path | None, length: int) -> Iterator[mmap.mmap]:
+    """So many bytes, or a file, which gets this length if it is not 0."""
+    if path is None:
+        with mmap.mmap(-1, length) as memory:
+            yield memory
+        return
+    path.touch()
+    with path.open("r+b") as file:
+        if length:
+            file.truncate(length)
+        with mmap.mmap(file.fileno(), 0) as memory:
+            yield memory
+
+
+class FailedError(Exception):
+    """The client's memory cannot be read or written; the connection has ended."""
+
+
+def to_capitals(cm_id: CmId, region: Region) -> None:
+    """Change what the client has lent: READ it, and WRITE it."""
+    text = bytearray(region.length)
+    with cm_id.reg_msgs(text) as memory:
+        cm_id.post_read(memory, remote_addr=region.addr, rkey=region.rkey)
+        wait_sent(cm_id, "READ")
+        text[:] = capitals(bytes(text))
+        cm_id.post_write(memory, remote_addr=region.addr, rkey=region.rkey)
+        wait_sent(cm_id, "WRITE")
+
+
+def wait_sent(cm_id: CmId, what: str) -> None:
+    """Wait for the completion of one operation."""
+    if (status := cm_id.get_send_comp().status) is not WCStatus.SUCCESS:
+        raise FailedError(f"{what}: {status.name}")
+
+
+def answer(cm_id: CmId, data: bytes) -> Message:
+    """Do what a message asks for."""
+    try:
+        asked = Message.unpack(data)
+        if asked.kind != Kind.LEND:
+            raise ValueError(f"kind {asked.kind} is not {Kind.LEND:d}, memory that is lent")
+        to_capitals(cm_id, Region.unpack(asked.text))
+    except ValueError as error:
+        return Message(Kind.WRONG, 0, str(error).encode())
+    return Message(Kind.ANSWER, asked.number, b"")
+
+
+class Client(threading.Thread):
+    """Answers the messages of one client until its connection ends. Most clients send none."""
+
+    def __init__(self, cm_id: CmId, memory: mmap.mmap) -> None:
+        super().__init__(daemon=True)
+        self.cm_id, self.peer = cm_id, cm_id.get_peer_addr()
+        cm_id.create_qp()
+        assert cm_id.pd is not None  # create_qp() has chosen one
+        self.region = cm_id.pd.reg_mr(memory, ACCESS)
+        self.buffer = bytearray(MESSAGE_MAX)
+        self.messages = cm_id.reg_msgs(self.buffer)
+        cm_id.post_recv(self.messages)
+
+    @property
+    def offer(self) -> Offer:
+        """What it is told: where the memory is, and the key to it."""
+        return Offer(1, self.region.addr, self.region.length, self.region.rkey)
+
+    def run(self) -> None:
+        """Answer in the buffer that has the message, then post its receive again."""
+        try:
+            while (received := self.cm_id.get_recv_comp()).status is WCStatus.SUCCESS:
+                data = answer(self.cm_id, bytes(self.buffer[: received.byte_len])).pack()
+                self.buffer[: len(data)] = data
+                self.cm_id.post_send(SGE(self.messages, 0, len(data)))
+                wait_sent(self.cm_id, "SEND")
+                self.cm_id.post_recv(self.messages)
+        except FailedError as error:
+            print(f"{self.peer}: {error}", flush=True)
+            self.cm_id.disconnect()
+
+    def end(self) -> None:
+        """The connection has ended: free what it had."""
+        self.join()
+        self.messages.close()
+        self.region.close()
+        self.cm_id.destroy()
+        print(f"{self.peer}: disconnected", flush=True)
+
+
+class Server:
+    """The clients that are connected, and the memory that all of them have."""
+
+    def __init__(self, memory: mmap.mmap) -> None:
+        self.memory = memory
+        self.clients: dict[CmId, Client] = {}
+
+    def request(self, event: Event) -> None:
+        """A client wants to connect: accept it, or refuse it and say why."""
+        assert isinstance(event.param, ConnParam)
+        try:
+            service = Request.unpack(event.param.private_data).service
+            if service != Service.MEMORY:
+                raise ValueError(f"service {service} is not {Service.MEMORY:d}")
+        except ValueError as error:
+            print(f"{event.id.get_peer_addr()}: refused: {error}", flush=True)
+            event.id.reject(Request(Service.MEMORY).pack())
+            return
+        client = self.clients[event.id] = Client(event.id, self.memory)
+        event.id.accept(ConnParam(private_data=client.offer.pack()))
+        client.start()
+        print(f"{client.peer}: connected", flush=True)
+
+    def serve(self, events: EventChannel) -> None:
+        """Handle events, until the program is ended."""
+        while True:
+            with events.get_cm_event() as event:
+                what, cm_id = event.event, event.id
+                if what is EventType.CONNECT_REQUEST:
+                    self.request(event)
+                elif what is EventType.DISCONNECTED:
+                    cm_id.disconnect()  # confirms it; the receive is flushed, and the client's thread ends
+                elif what in GONE and cm_id in self.clients:
+                    cm_id.destroy_qp()  # the same
+            if what is EventType.CONNECT_REQUEST and cm_id not in self.clients:
+                cm_id.destroy()
+            elif (what is EventType.DISCONNECTED or what in GONE) and cm_id in self.clients:
+                self.clients.pop(cm_id).end()
+
+
+def main() -> None:
+    """Listen, and serve all clients."""
+    found = options()
+    with (
+        memory_of(found.file, found.size) as memory,
+        EventChannel() as events,
+        create_id(events, device=found.device) as listener,
+    ):
+        listener.bind_addr((found.bind, found.port))
+        listener.listen()
+        print(f"{len(memory)} bytes at port {listener.get_src_port()}", flush=True)
+        Server(memory).serve(events)
+
+
+if __name__ == "__main__":
+    main()

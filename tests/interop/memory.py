@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The peer of the modules rw and blockdev, with a file as its memory, and one RDMA device in the guest.
+
+with one_device(box, "siw"), Memory(path, 1 << 20, "siw") as memory:
+    with box.loaded("rw", addr=box.machine.host_ip, port=memory.port):
+        ...
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from modules import SOURCE, Box
+
+TRANSPORTS = {"rxe": "roce", "siw": "iwarp"}  # rnic's, by the guest's device
+PATIENCE = 60.0  # seconds for a line of the peer
+
+
+@contextmanager
+def one_device(box: Box, kind: str) -> Iterator[None]:
+    """Meanwhile the guest has one RDMA device: a module cannot choose the one that it connects by."""
+    others = [
+        other for other in TRANSPORTS if other != kind and f"{other}0" in box.machine.check("rdma link")
+    ]
+    for other in others:
+        box.machine.check(f"rdma link delete {other}0")
+    try:
+        yield
+    finally:
+        for other in others:
+            box.machine.check(f"rdma link add {other}0 type {other} netdev eth0")
+
+
+@contextmanager
+def losing(box: Box, percent: int) -> Iterator[None]:
+    """Meanwhile the guest loses so many of the packets that it sends."""
+    box.machine.check(f"tc qdisc replace dev eth0 root netem loss {percent}% limit 100000")
+    try:
+        yield
+    finally:
+        box.machine.check("tc qdisc delete dev eth0 root")
+
+
+class Memory:
+    """peer_memory.py, with a file as its memory."""
+
+    def __init__(self, path: Path, size: int, kind: str) -> None:
+        self.path = path
+        command = [
+            sys.executable,
+            "-u",
+            SOURCE / "peer_memory.py",
+            "--port=0",
+            f"--size={size}",
+            "--file",
+            path,
+        ]
+        self.process = subprocess.Popen(
+            command,
+            env=dict(os.environ, RNIC_TRANSPORT=TRANSPORTS[kind]),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.seen: list[str] = []
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+        self.port = int(self.line("bytes at port").split()[-1])
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            for line in lines:
+                self._lines.put(line)
+
+    def line(self, part: str) -> str:
+        """Wait for a line that has this part; those before it are in `seen`."""
+        try:
+            while part not in (line := self._lines.get(timeout=PATIENCE)):
+                self.seen.append(line)
+        except queue.Empty:
+            raise AssertionError(f"the peer has not said {part!r}: {self.seen}") from None
+        return line
+
+    @property
+    def bytes(self) -> bytes:
+        """What is in the memory now."""
+        return self.path.read_bytes()
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Change it: the file's pages are the memory."""
+        with self.path.open("r+b") as file:
+            file.seek(offset)
+            file.write(data)
+
+    def stop(self) -> None:
+        """Let it stand still."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let it go on."""
+        self.process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+
+    def __enter__(self) -> Memory:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.kill()

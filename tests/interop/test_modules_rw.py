@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel module rw against rnic's memory: each command, its result, and what is in the memory then."""
+
+from __future__ import annotations
+
+import shlex
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from errno import EACCES, ECONNREFUSED, ECONNRESET, EHOSTUNREACH, EINVAL, EOPNOTSUPP, ETIMEDOUT
+from pathlib import Path
+
+import pytest
+from memory import Memory, losing, one_device
+from modules import Box
+from program import noise
+
+pytestmark = pytest.mark.interop
+
+SIZE = 2 << 20  # of the memory
+PATIENCE = 120.0  # seconds that nothing takes
+PAGE = 4096
+NOISE = noise(SIZE, seed=7)
+
+
+@pytest.fixture(scope="module", params=["rxe", "siw"])
+def kind(request: pytest.FixtureRequest, box: Box) -> Iterator[str]:
+    """The guest's device, which is the only one meanwhile."""
+    with one_device(box, request.param):
+        yield request.param
+
+
+@pytest.fixture(scope="module")
+def peer(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Memory]:
+    with Memory(tmp_path_factory.mktemp("rw") / "memory", SIZE, kind) as memory:
+        yield memory
+
+
+@pytest.fixture(scope="module")
+def rw(box: Box, peer: Memory) -> Iterator[Rw]:
+    """The module, loaded once for all tests: at the end nothing may be left of any."""
+    with box.loaded("rw", addr=box.machine.host_ip, port=peer.port):
+        yield Rw(box, peer)
+
+
+@pytest.fixture
+def memory(peer: Memory) -> Memory:
+    """The peer's memory, with known bytes."""
+    peer.write(0, NOISE)
+    return peer
+
+
+class Rw:
+    """The module, loaded."""
+
+    def __init__(self, box: Box, peer: Memory) -> None:
+        self.box, self.peer = box, peer
+
+    @contextmanager
+    def meanwhile(self, peer: Memory, **parameters: object) -> Iterator[None]:
+        """Load it for another peer."""
+        self._load(peer, **parameters)
+        yield
+        self._load(self.peer)
+
+    def _load(self, peer: Memory, **parameters: object) -> None:
+        self.box.unload("rw")
+        self.box.load("rw", addr=self.box.machine.host_ip, port=peer.port, **parameters)
+
+    def run(self, command: str) -> tuple[int, str]:
+        """Its errno, or 0, and its text."""
+        write = f"printf %s {shlex.quote(command)} >/proc/rnic_rw 2>/dev/null"
+        shown = self.box.machine.check(f"{write}; echo $?; cat /proc/rnic_rw")
+        failed, _, result, text = shown.split("\n", 3)
+        assert bool(int(failed)) == (result != "result: 0"), shown
+        return -int(result.removeprefix("result: ")), text.removeprefix("text: ").rstrip("\n")
+
+    def check(self, command: str) -> str:
+        """The text of a command that must succeed."""
+        errno, text = self.run(command)
+        assert errno == 0, (command, errno, text)
+        return text
+
+
+def pattern(length: int, seed: int) -> bytes:
+    """As rw.c makes it."""
+    return bytes((seed + i + i // 251) & 0xFF for i in range(length))
+
+
+def test_write_and_read(rw: Rw, memory: Memory) -> None:
+    rw.check("write 4090 hello world")  # across two pages
+    assert memory.bytes == NOISE[:4090] + b"hello world" + NOISE[4101:]
+    assert rw.check("read 4090 11").endswith(": hello world")
+
+
+@pytest.mark.parametrize("length", [1, PAGE + 1, 256 * PAGE])
+def test_read_brings_what_is_there(rw: Rw, memory: Memory, length: int) -> None:
+    crc = zlib.crc32(memory.bytes[777 : 777 + length])
+    assert rw.check(f"read 777 {length}").startswith(f"crc32 {crc:08x}: ")
+
+
+@pytest.mark.parametrize("command", ["pattern", "api"])
+def test_there_and_back(rw: Rw, memory: Memory, command: str) -> None:
+    """By hand and by <rdma/rw.h>: some lengths, up to what needs a page list of 256."""
+    expected = bytearray(NOISE)
+    for length, offset in [(1, 0), (PAGE, 3), (5 * PAGE - 3, PAGE), (256 * PAGE, 5000)]:
+        rw.check(f"{command} {offset} {length} {length % 100}")
+        expected[offset : offset + length] = pattern(length, length % 100)
+    assert memory.bytes == expected
+
+
+def test_atomics(rw: Rw, memory: Memory, kind: str) -> None:
+    memory.write(16, struct.pack("=Q", 40))
+    if kind == "siw":
+        assert rw.run("add 16 2")[0] == rw.run("swap 16 42 7")[0] == EOPNOTSUPP
+        return
+    assert rw.check("add 16 2") == "before: 40"
+    assert rw.check("swap 16 41 7") == "before: 42"  # another value than expected: it stays
+    assert rw.check("swap 16 42 7") == "before: 42"
+    assert memory.bytes[16:24] == struct.pack("=Q", 7)
+
+
+def test_memory_that_is_lent(rw: Rw) -> None:
+    assert rw.check("lend the quick brown fox") == "THE QUICK BROWN FOX"
+
+
+def test_invalidated_key_opens_nothing(rw: Rw, memory: Memory) -> None:
+    """The peer is told so, and the connection ends."""
+    assert rw.run("stale the quick brown fox") == (ECONNRESET, "WR flushed")
+    memory.line("READ: REM_ACCESS_ERR")
+    assert rw.check("lend and the next one works") == "AND THE NEXT ONE WORKS"
+
+
+def test_access_that_the_peer_refuses(rw: Rw, kind: str) -> None:
+    """On RoCE the completion says why. On iWARP the connection ends."""
+    refused = {"rxe": (EACCES, "remote access error"), "siw": (ECONNRESET, "WR flushed")}[kind]
+    assert rw.run("beyond") == refused
+    assert rw.run("badkey") == refused
+    assert rw.run(f"read {SIZE - 10} 11") == refused
+    rw.check(f"read {SIZE - 10} 10")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [" ", "reads 0 1", "rea 0 1", "read", "read 0 0", f"read 0 {1 << 21}", "write 5", "pattern 0 1", "lend"],
+)
+def test_wrong_command(rw: Rw, command: str) -> None:
+    assert rw.run(command)[0] == EINVAL
+
+
+@pytest.mark.parametrize("percent", [1, 5])
+def test_lost_packets(rw: Rw, memory: Memory, box: Box, percent: int) -> None:
+    with losing(box, percent):
+        rw.check("pattern 4000 100000 3")
+        rw.check("api 400000 100000 4")
+    assert memory.bytes[4000:104000] == pattern(100000, 3)
+    assert memory.bytes[400000:500000] == pattern(100000, 4)
+
+
+@pytest.fixture
+def other(kind: str, tmp_path: Path) -> Iterator[Memory]:
+    """One more peer, which a test may end."""
+    with Memory(tmp_path / "memory", SIZE, kind) as memory:
+        yield memory
+
+
+def test_peer_that_is_killed(rw: Rw, other: Memory) -> None:
+    """A command under way ends with an error, and so does the next one."""
+    with rw.meanwhile(other, timeout=10):
+        loop = "while echo pattern 0 1000000 1 >/proc/rnic_rw; do echo done; done"
+        job = rw.box.machine.spawn(loop)
+        job.expect("done")
+        other.kill()
+        job.wait(PATIENCE)
+        assert rw.run("read 0 1")[0] in (ECONNREFUSED, ECONNRESET, ETIMEDOUT, EHOSTUNREACH)
+
+
+def test_peer_that_stands_still_for_a_moment(rw: Rw, other: Memory) -> None:
+    with rw.meanwhile(other):
+        rw.check("read 0 1")
+        other.stop()
+        job = rw.box.machine.spawn("echo pattern 0 100000 1 >/proc/rnic_rw")
+        rw.box.machine.check("sleep 1")
+        other.go_on()
+        assert job.wait(PATIENCE).rc == 0
+        assert other.bytes[:100000] == pattern(100000, 1)
+
+
+def test_ten_loads(rw: Rw, memory: Memory) -> None:
+    before = rw.box.resources()
+    for i in range(10):
+        with rw.meanwhile(memory):
+            rw.check(f"pattern {i} 10000 {i}")
+        assert rw.box.resources() == before
+    assert memory.bytes[9:10009] == pattern(10000, 9)
