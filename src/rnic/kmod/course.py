@@ -21,7 +21,6 @@ PEERS = {
     "blockdev": ("peer_memory.py", "message.py"),
 }
 NEEDS = {"user": ("base",)}  # modules whose functions another one calls
-_SUFFIXES = {".c", ".h", ".py"}
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
 
 
@@ -51,12 +50,14 @@ def _lesson(course: Folder, name: str) -> Lesson:
     return Lesson(name, found[1] if found else "", skeleton.count(text))
 
 
-def copy(to: Path) -> Folder:
-    """All of it, in a folder of its own, without what a build has left."""
-    to.mkdir(parents=True, exist_ok=True)
-    for path in folder().path.iterdir():
-        if path.name == "Kbuild" or (path.suffix in _SUFFIXES and not path.name.endswith(".mod.c")):
-            shutil.copyfile(path, to / path.name)
+def copy(to: Path, module: str) -> Folder:
+    """A module of it as it is, in a folder of its own."""
+    course = folder()
+    to.mkdir(parents=True)
+    sources = [path for one in (module, *NEEDS.get(module, ())) for path in course.sources(one)]
+    for path in dict.fromkeys(sources):
+        shutil.copyfile(path, to / path.name)
+    (to / "Kbuild").write_text(_kbuild(course, module, module))
     return Folder(to)
 
 

@@ -22,10 +22,10 @@ def mark(text: str) -> str:
     return f"echo '<6>{_MARK}{text}' >/dev/kmsg"
 
 
-def since(log: str) -> str:
-    """What came after the last mark; all, if there is none."""
+def since(log: str, text: str = "") -> str:
+    """What came after the last mark, or after the last one of that text; all, if there is none."""
     lines = log.splitlines()
-    marks = [number for number, line in enumerate(lines) if _MARK in line]
+    marks = [number for number, line in enumerate(lines) if f"{_MARK}{text}" in line]
     return "\n".join(lines[marks[-1] + 1 if marks else 0 :])
 
 
@@ -37,3 +37,14 @@ def trouble(log: str) -> str:
         return ""
     end = next((n + 1 for n in range(begin, len(lines)) if _END.search(lines[n])), len(lines))
     return "\n".join(lines[begin:end][:MOST])
+
+
+def first(trouble: str) -> str:
+    """What it is, in a line without the time."""
+    lines = trouble.splitlines()
+    return re.sub(r"^\[[ .\d]+\]\s*", "", lines[0])
+
+
+def tail(log: str) -> str:
+    """The last lines."""
+    return "\n".join(log.splitlines()[-MOST:])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from rich.console import Console
 
 from rnic.cli import screen
 from rnic.cli.command import group
+from rnic.cli.kmod import report
 from rnic.cli.params import Failure
 from rnic.cli.vm import pipes
 from rnic.cli.vm.command import names, shortened
@@ -22,6 +24,10 @@ from rnic.kmod import KmodError, course, loading, place
 from rnic.kmod import build as building
 from rnic.kmod import log as logs
 from rnic.kmod.folder import Folder
+from rnic.kmod.grade import DEVICES
+from rnic.kmod.grade import grade as grading
+from rnic.kmod.machines import Machines
+from rnic.kmod.steps import Report
 from rnic.vm import MachineError
 from rnic.vm.console import Follower
 from rnic.vm.host import CommandError
@@ -218,3 +224,92 @@ def log(follow: bool, name: str, here: bool) -> None:
     while follow and console.exists():
         time.sleep(LOOK)
         write(follower.more())
+
+
+# ---------------------------------------------------------------------- testing
+
+seconds = click.option(
+    "--timeout",
+    "seconds",
+    type=click.FloatRange(min=0, min_open=True, max=86400),
+    default=60.0,
+    show_default=True,
+    help="Seconds that each wait may take.",
+)
+transport = click.option(
+    "--transport",
+    type=click.Choice([*DEVICES, "both"]),
+    default="both",
+    show_default=True,
+    help="The kernel's device that the module connects by.",
+)
+machine = click.option(
+    "-n",
+    "--name",
+    metavar="NAME",
+    default="",
+    shell_complete=names,
+    help="A machine.  [default: a fresh one]",
+)
+
+
+@kmod.command(short_help="Test a module, and say which steps are right.")
+@folder
+@which
+@machine
+@transport
+@seconds
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def grade(folder: Path, module: str, name: str, transport: str, seconds: float, as_json: bool) -> int:
+    """Build, load and use the module of DIR, and say which steps are right.
+
+    It is built anew, in a folder of its own, and loaded in a machine of its own. What it was made from says
+    what it must do: a client connects with a server on this computer, sends it texts, and loses it. The exit
+    code is 0 if all steps are right, else 1.
+
+    \b
+    rnic kmod grade mine
+    rnic kmod grade mine -n box --transport rxe     quicker: in a machine that runs
+    """
+    with told():
+        found = Folder(folder)
+        chosen = found.chosen(module)
+        reports = _reports(found, chosen, name, transport, seconds)
+    if as_json:
+        click.echo(json.dumps(report.as_dict(chosen, found.made_from or chosen, reports), indent=2))
+    else:
+        report.show(reports, Console(highlight=False))
+    return 0 if all(one.passed for one in reports) else 1
+
+
+@kmod.command()
+@click.argument("what", metavar="[MODULE|DIR]", default=".")
+@which
+@machine
+@transport
+@seconds
+def test(what: str, module: str, name: str, transport: str, seconds: float) -> int:
+    """Test a module of the course, or that of DIR, and print a line for each transport.
+
+    \b
+    rnic kmod test client
+    rnic kmod test mine
+    """
+    with told(), tempfile.TemporaryDirectory(prefix="rnic-kmod-") as top:
+        is_lesson = not Path(what).exists() and what in course.folder().modules
+        found = course.copy(Path(top) / "course", what) if is_lesson else Folder(Path(what))
+        chosen = found.chosen(what if is_lesson else module)
+        reports = _reports(found, chosen, name, transport, seconds)
+    console = Console(highlight=False)
+    for one in reports:
+        heading = report.TRANSPORTS[one.transport] if one.transport else chosen
+        passed = ", ".join(step.name.lower() for step in one.steps if one.outcomes[step].result == "passed")
+        click.echo(f"{heading}: {'passed' if one.passed else 'FAILED'} ({passed or 'no step passed'})")
+    report.show_failures(reports, console)
+    return 0 if all(one.passed for one in reports) else 1
+
+
+def _reports(found: Folder, module: str, name: str, transport: str, seconds: float) -> list[Report]:
+    devices = DEVICES if transport == "both" else (transport,)
+    with Machines(name, say) as machines:
+        return list(grading(found, module, machines, seconds, devices))

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A module's test: built anew, loaded in a machine, spoken to by its peer, unloaded; over each transport."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rnic.kmod import build, loading, log
+from rnic.kmod.errors import KmodError
+from rnic.kmod.folder import Folder
+from rnic.kmod.machines import Machines
+from rnic.kmod.place import Box, died
+from rnic.kmod.roles import MANY, Role, WrongError, role_of
+from rnic.kmod.steps import PASSED, Outcome, Report, Step
+from rnic.vm import MachineError
+
+DEVICES = ("rxe", "siw")
+NOT_JUDGED = (
+    "memory that is allocated once and never freed, since this kernel has no kmemleak; "
+    "a leak that grows with each message is found",
+)
+_SETTLES = 5.0  # seconds that the RDMA core may take to count what it has freed
+_OUTPUT = ("*.ko", "*.o", "*.mod", "*.mod.c", ".*.cmd", "Module.symvers", "modules.order", "__pycache__")
+
+
+def grade(
+    folder: Folder, module: str, machines: Machines, seconds: float, devices: tuple[str, ...] = DEVICES
+) -> Iterator[Report]:
+    """Test a module over each transport; a folder that no build has touched yields the warnings, too."""
+    with tempfile.TemporaryDirectory(prefix="rnic-kmod-") as top:
+        copied = Path(top) / "module"
+        shutil.copytree(folder.path, copied, ignore=shutil.ignore_patterns(*_OUTPUT))
+        copy = Folder(copied)
+        compiled = _compile(copy)
+        make = role_of(folder.made_from or module)
+        for device in devices if make.speaks else ("",):
+            yield _round(copy, module, make, device, compiled, machines, seconds)
+
+
+def _compile(folder: Folder) -> Outcome:
+    built = build.build(folder, build.for_machine())
+    if built.errors:
+        return Outcome("failed", "it does not compile", built.errors)
+    if built.warnings:
+        return Outcome("failed", "it compiles with warnings", built.warnings)
+    return PASSED
+
+
+def _round(
+    folder: Folder,
+    module: str,
+    make: type[Role],
+    device: str,
+    compiled: Outcome,
+    machines: Machines,
+    seconds: float,
+) -> Report:
+    if compiled is not PASSED:
+        report = Report(device, (Step.COMPILE, Step.LOAD, *make.steps, Step.UNLOAD))
+        report.outcomes[Step.COMPILE] = compiled
+        return report
+    one = Round(folder, module, make, device, machines.take(), seconds)
+    report = one.run()
+    if one.is_spoilt:
+        machines.spoil()
+    return report
+
+
+class Round:
+    """A module in a machine whose only RDMA device is of one kind."""
+
+    def __init__(
+        self, folder: Folder, module: str, make: type[Role], device: str, box: Box, seconds: float
+    ) -> None:
+        self.folder, self.module, self.box, self.seconds = folder, module, box, seconds
+        self.role = make(box, device, seconds)
+        self.is_spoilt = False  # the machine cannot be relied on any more
+        self.report = Report(device, (Step.COMPILE, Step.LOAD, *make.steps, Step.UNLOAD))
+        self.report.outcomes[Step.COMPILE] = PASSED
+        self.steps: dict[Step, Callable[[], None]] = {
+            Step.LOAD: self.load,
+            **{step: getattr(self.role, method) for step, method in make.steps.items()},
+            Step.UNLOAD: self.unload,
+        }
+
+    def run(self) -> Report:
+        """All steps, each unless it is not reached."""
+        try:
+            with self._one_device():
+                for step, act in self.steps.items():
+                    if self.report.can_be_reached(step) and not self.is_spoilt:
+                        self.report.outcomes[step] = self._attempt(act)
+        finally:
+            self.role.close()
+        return self.report
+
+    def _attempt(self, act: Callable[[], None]) -> Outcome:
+        """A step; whatever the module did, the kernel must be well afterwards."""
+        try:
+            self.box.check(log.mark(f"testing {self.module}"))
+            outcome = _tried(act)
+            trouble = log.trouble(log.since(self.box.log(), f"testing {self.module}"))
+            self.is_spoilt = self.box.is_damaged() or bool(trouble)
+        except MachineError as error:
+            return self._lost(error)
+        if trouble:
+            return Outcome("failed", f"the kernel is in trouble: {log.first(trouble)}", trouble)
+        return outcome
+
+    def _lost(self, error: MachineError) -> Outcome:
+        """The machine does not do what it is asked for."""
+        self.is_spoilt = True
+        if self.box.machine.dead:
+            detail, _, printed = died(self.box.machine).partition("\n")
+            return Outcome("failed", detail, printed)
+        detail, _, printed = str(error).partition("\n")
+        return Outcome("failed", detail, printed)
+
+    @contextmanager
+    def _one_device(self) -> Iterator[None]:
+        """RDMA-CM takes the first device that has the address; so there is one alone."""
+        others = [kind for kind in DEVICES if self.report.transport and kind != self.report.transport]
+        for kind in others:
+            self.box.check(f"rdma link delete {kind}0")
+        yield
+        if not self.is_spoilt:
+            for kind in others:
+                self.box.check(f"rdma link add {kind}0 type {kind} netdev eth0")
+
+    # ------------------------------------------------------------ the first and the last step
+
+    def load(self) -> None:
+        """With what its role wants."""
+        self.resources, self.objects = self._resources(), self._objects()
+        loading.load(self.box, self.folder, self.module, self.role.parameters)
+
+    def unload(self) -> None:
+        """It ends in time, and nothing of it is left."""
+        file = self.role.proc
+        self._rmmod()
+        if file and self.box.run(f"test -e {file}").rc == 0:
+            raise WrongError(f"{file} is still there")
+        self._compare_resources()
+        if self.report.outcomes.get(Step.MESSAGE) is PASSED:
+            self._compare_objects()
+
+    def _rmmod(self) -> None:
+        job = self.box.machine.spawn(f"rmmod {shlex.quote(self.module)}")
+        limit = time.monotonic() + self.seconds
+        while job.rc is None and time.monotonic() < limit and not self.box.machine.dead:
+            time.sleep(0.05)
+        if job.rc is None and not self.box.machine.dead:
+            self.is_spoilt = True
+            raise WrongError(f"rmmod has not ended after {self.seconds:g} s", log.tail(self.box.log()))
+        rc, out = job.wait()
+        if rc:
+            self.is_spoilt = True
+            raise WrongError(f"rmmod: {out.strip() or f'exit {rc}'}")
+
+    def _compare_resources(self) -> None:
+        limit = time.monotonic() + _SETTLES
+        while (now := self._resources()) != self.resources:
+            if time.monotonic() > limit:
+                self.is_spoilt = True
+                left = "; ".join(line.strip() for line in now.splitlines() if line not in self.resources)
+                raise WrongError("RDMA objects are left", f"before: {self.resources}after:  {left}")
+            time.sleep(0.1)
+
+    def _compare_objects(self) -> None:
+        """Each text that leaves a piece of memory is seen."""
+        for cache, count in self._objects().items():
+            if count - self.objects.get(cache, 0) > MANY // 2:
+                more = count - self.objects.get(cache, 0)
+                raise WrongError(f"memory is left: {more} pieces of {cache} after {MANY} texts")
+
+    def _resources(self) -> str:
+        """What the kernel's resource tracker counts."""
+        return self.box.check("rdma resource")
+
+    def _objects(self) -> dict[str, int]:
+        """How many pieces of memory of each size the kernel has in use."""
+        shrink = "for cache in /sys/kernel/slab/kmalloc-*; do echo 1 >$cache/shrink; done"
+        shown = self.box.check(f"{shrink}; cat /proc/slabinfo")
+        return {name: int(used) for name, used in re.findall(r"^(kmalloc-\S+) +(\d+)", shown, re.MULTILINE)}
+
+
+def _tried(act: Callable[[], None]) -> Outcome:
+    try:
+        act()
+    except WrongError as error:
+        return Outcome("failed", str(error), error.printed)
+    except KmodError as error:
+        detail, _, printed = str(error).partition("\n")
+        return Outcome("failed", detail, printed)
+    return PASSED
