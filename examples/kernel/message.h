@@ -10,6 +10,7 @@
 #define RNIC_MESSAGE_H
 
 #include <linux/types.h>
+#include <asm/byteorder.h>
 
 #define RNIC_MAGIC	0x726e6963	/* "rnic" */
 #define RNIC_VERSION	1
@@ -58,5 +59,17 @@ struct rnic_message {
 };
 
 #define RNIC_MESSAGE_MAX (sizeof(struct rnic_message) + RNIC_TEXT_MAX)
+
+/* Whether so many received bytes are one whole message. */
+static inline bool rnic_message_is_whole(const struct rnic_message *message, size_t bytes)
+{
+	return bytes >= sizeof(*message) && be32_to_cpu(message->length) == bytes - sizeof(*message);
+}
+
+/* toupper() changes Latin-1's letters, too; an answer has ASCII's alone in capitals. */
+static inline char rnic_capital(char c)
+{
+	return c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c;
+}
 
 #endif
