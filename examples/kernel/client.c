@@ -267,6 +267,7 @@ static int client_wait_step(struct client *c, unsigned int ms)
  */
 static struct rdma_cm_id *client_resolve(struct client *c)
 {
+	/* -- your part: make an id, resolve the address, then the route -- */
 	struct rdma_cm_id *id;
 	int ret;
 
@@ -296,6 +297,7 @@ err_destroy:
 	/* No handler runs when it returns, and none will. It sleeps, and waits for a handler that runs. */
 	rdma_destroy_id(id);
 	return ERR_PTR(ret);
+	/* -- end -- */
 }
 
 /* Memory that the device may use, for one direction of messages. */
@@ -347,6 +349,7 @@ static enum ib_poll_context client_poll_context(void)
 /* Make all that the connection needs of the device; nothing is left of it if that fails. */
 static int client_make_queues(struct client *c)
 {
+	/* -- your part: a protection domain, a completion queue, memory, a queue pair -- */
 	struct ib_device *device = c->id->device;
 	struct ib_qp_init_attr attr = {
 		.qp_type = IB_QPT_RC,
@@ -396,10 +399,12 @@ err_cq:
 err_pd:
 	ib_dealloc_pd(c->pd);
 	return ret;
+	/* -- end -- */
 }
 
 static void client_free_queues(struct client *c)
 {
+	/* -- your part: free all of that, in reverse order -- */
 	struct ib_device *device = c->id->device;
 
 	/*
@@ -412,11 +417,13 @@ static void client_free_queues(struct client *c)
 	area_free(device, &c->ask_area);
 	ib_free_cq(c->cq);
 	ib_dealloc_pd(c->pd);
+	/* -- end -- */
 }
 
 /* Give the device the memory for an answer.  Any context may call it. */
 static int client_post_receive(struct client *c, int index)
 {
+	/* -- your part: post a receive into the memory of answer number index -- */
 	struct ib_sge sge = {
 		.addr = c->answer_area.dma + index * RNIC_MESSAGE_MAX,
 		.length = RNIC_MESSAGE_MAX,
@@ -430,6 +437,7 @@ static int client_post_receive(struct client *c, int index)
 
 	c->answers[index].cqe.done = client_answered;
 	return ib_post_recv(c->id->qp, &wr, NULL);
+	/* -- end -- */
 }
 
 /* Before connecting: an answer that comes when no receive is posted is not taken. */
@@ -445,6 +453,7 @@ static int client_post_receives(struct client *c)
 /* Send the request, and wait for the server's answer to it. */
 static int client_call(struct client *c)
 {
+	/* -- your part: connect with private data, and wait for the answer -- */
 	struct rnic_request request = {
 		.magic = cpu_to_be32(RNIC_MAGIC),
 		.version = cpu_to_be16(RNIC_VERSION),
@@ -460,6 +469,7 @@ static int client_call(struct client *c)
 
 	ret = rdma_connect(c->id, &param);
 	return ret ? ret : client_wait_step(c, CONNECT_MS);
+	/* -- end -- */
 }
 
 /* ------------------------------------------------------------ the states' beginning and end */
@@ -616,6 +626,7 @@ static int client_wait_free(struct client *c, const struct ask *ask)
 /* Post a SEND of an ask whose memory is ready. */
 static int client_post_ask(struct client *c, int index)
 {
+	/* -- your part: post a SEND of ask number index -- */
 	struct ask *ask = &c->asks[index];
 	struct ib_sge sge = {
 		.addr = c->ask_area.dma + index * RNIC_MESSAGE_MAX,
@@ -634,6 +645,7 @@ static int client_post_ask(struct client *c, int index)
 	/* What the CPU has written is the device's from here on. */
 	ib_dma_sync_single_for_device(c->id->device, sge.addr, sge.length, DMA_TO_DEVICE);
 	return ib_post_send(c->id->qp, &wr, NULL);
+	/* -- end -- */
 }
 
 /*
@@ -721,6 +733,7 @@ static void client_failed(struct client *c, const struct ib_wc *wc, const char *
 /* A SEND has completed: the device does not need its memory any more. */
 static void client_sent(struct ib_cq *cq, struct ib_wc *wc)
 {
+	/* -- your part: the completion of a SEND -- */
 	struct ask *ask = container_of(wc->wr_cqe, struct ask, cqe);
 	struct client *c = cq->cq_context;
 
@@ -732,6 +745,7 @@ static void client_sent(struct ib_cq *cq, struct ib_wc *wc)
 	ask->sending = false;
 	spin_unlock_bh(&c->lock);
 	wake_up(&c->wait);
+	/* -- end -- */
 }
 
 static bool is_answer_to(const struct rnic_message *answer, const struct rnic_message *ask)
@@ -791,6 +805,7 @@ static struct ask *client_take_answer(struct client *c, const struct rnic_messag
 /* An answer has come. */
 static void client_answered(struct ib_cq *cq, struct ib_wc *wc)
 {
+	/* -- your part: the completion of a receive -- */
 	struct answer *answer = container_of(wc->wr_cqe, struct answer, cqe);
 	struct client *c = cq->cq_context;
 	int ret, index = answer - c->answers;
@@ -822,6 +837,7 @@ static void client_answered(struct ib_cq *cq, struct ib_wc *wc)
 	c->on_the_way--;
 	spin_unlock_bh(&c->lock);
 	wake_up(&c->wait);
+	/* -- end -- */
 }
 
 /* ------------------------------------------------------------ /proc/rnic_client */

@@ -51,4 +51,6 @@ def _may_be_unused(function: re.Match[str], text: str) -> str:
 
 
 def _code(text: str) -> str:
-    return re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+    """Without comments and declarations."""
+    code = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+    return re.sub(r"^static [^;{=]*\);\n", "", code, flags=re.MULTILINE)
