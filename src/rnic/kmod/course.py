@@ -20,7 +20,7 @@ PEERS = {
     "rw": ("peer_memory.py", "message.py"),
     "blockdev": ("peer_memory.py", "message.py"),
 }
-NEEDS = {"user": ("base",)}  # modules whose functions another one calls
+NEEDS = {"user": ("base",), "listener": ("agent",)}  # modules whose functions another one calls
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
 
 
@@ -61,8 +61,8 @@ def copy(to: Path, module: str) -> Folder:
     return Folder(to)
 
 
-def new(name: str, made_from: str, where: Path) -> list[Path]:
-    """Write a module as a course's one, with the parts to fill in left out; the files, in a new folder."""
+def new(name: str, made_from: str, where: Path) -> Folder:
+    """Write a module as the course's one, with the parts to fill in left out, into a new folder."""
     course = folder()
     if made_from not in course.modules:
         raise KmodError(f"the course has no module {made_from}; it has {', '.join(course.modules)}")
@@ -77,7 +77,7 @@ def new(name: str, made_from: str, where: Path) -> list[Path]:
     where.mkdir(parents=True)
     for file, text in files.items():
         (where / file).write_text(text)
-    return [where / file for file in files]
+    return Folder(where)
 
 
 def _files(course: Folder, name: str, made_from: str) -> dict[str, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from rnic.kmod.errors import KmodError
 
 _LINE = re.compile(r"^([\w-]+)\s*[:+]?=\s*([^#\n]*)", re.MULTILINE)
-_MADE_FROM = re.compile(r"^#.*\brnic kmod new\b.*--from (\w+)", re.MULTILINE)
+_MADE = re.compile(r"^#.*\brnic kmod new (\w+) --from (\w+)", re.MULTILINE)
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([\w.-]+)"', re.MULTILINE)
 
 
@@ -22,18 +22,19 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
-        self._lines = _kbuild(path)
+        lines = _kbuild(path)
         words: dict[str, list[str]] = {}
-        for name, objects in _LINE.findall(self._lines):
+        for name, objects in _LINE.findall(lines):
             words.setdefault(name, []).extend(objects.split())
         self.modules = {name: _sources(name, words) for name in map(_stem, words.get("obj-m", []))}
         if not self.modules:
             raise KmodError(f"{path} makes no module: its Kbuild has no line such as obj-m += hello.o")
-        found = _MADE_FROM.search(self._lines)
-        self.made_from = found[1] if found else ""
+        found = _MADE.search(lines)
+        self._made, self.made_from = found.groups() if found else ("", "")
 
     def chosen(self, name: str = "") -> str:
-        """The module that is meant: without a name the only one."""
+        """The module that is meant: without a name the one that the folder was made for, or the only one."""
+        name = name or (self._made if self._made in self.modules else "")
         names = ", ".join(self.modules)
         if name and name not in self.modules:
             raise KmodError(f"{self.path} has no module {name}; it has {names}")

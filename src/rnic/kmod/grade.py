@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import re
-import shlex
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from rnic.kmod import build, loading, log
 from rnic.kmod.errors import KmodError
@@ -30,69 +30,82 @@ _SETTLES = 5.0  # seconds that the RDMA core may take to count what it has freed
 _OUTPUT = ("*.ko", "*.o", "*.mod", "*.mod.c", ".*.cmd", "Module.symvers", "modules.order", "__pycache__")
 
 
+class Built(NamedTuple):
+    """A module that was built for its test, or not."""
+
+    folder: Folder
+    module: str
+    outcome: Outcome  # of the step "compile"
+
+    @property
+    def role(self) -> type[Role]:
+        """What it must do."""
+        return role_of(self.folder.made_from or self.module)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """What it is tested for."""
+        return (Step.COMPILE, Step.LOAD, *self.role.steps, Step.UNLOAD)
+
+
 def grade(
     folder: Folder, module: str, machines: Machines, seconds: float, devices: tuple[str, ...] = DEVICES
 ) -> Iterator[Report]:
-    """Test a module over each transport; a folder that no build has touched yields the warnings, too."""
+    """Test a module over each transport."""
     with tempfile.TemporaryDirectory(prefix="rnic-kmod-") as top:
-        copied = Path(top) / "module"
-        shutil.copytree(folder.path, copied, ignore=shutil.ignore_patterns(*_OUTPUT))
-        copy = Folder(copied)
-        compiled = _compile(copy)
-        make = role_of(folder.made_from or module)
-        for device in devices if make.speaks else ("",):
-            yield _round(copy, module, make, device, compiled, machines, seconds)
+        yield from rounds(built(folder, module, Path(top) / "module"), machines, seconds, devices)
 
 
-def _compile(folder: Folder) -> Outcome:
-    built = build.build(folder, build.for_machine())
-    if built.errors:
-        return Outcome("failed", "it does not compile", built.errors)
-    if built.warnings:
-        return Outcome("failed", "it compiles with warnings", built.warnings)
-    return PASSED
+def built(folder: Folder, module: str, where: Path) -> Built:
+    """Build a module where no build has been: then the compiler says all warnings."""
+    shutil.copytree(folder.path, where, ignore=shutil.ignore_patterns(*_OUTPUT))
+    copy = Folder(where)
+    done = build.build(copy, build.for_machine())
+    if done.errors:
+        return Built(copy, module, Outcome("failed", "it does not compile", done.errors))
+    if done.warnings:
+        return Built(copy, module, Outcome("failed", "it compiles with warnings", done.warnings))
+    return Built(copy, module, PASSED)
 
 
-def _round(
-    folder: Folder,
-    module: str,
-    make: type[Role],
-    device: str,
-    compiled: Outcome,
-    machines: Machines,
-    seconds: float,
-) -> Report:
-    if compiled is not PASSED:
-        report = Report(device, (Step.COMPILE, Step.LOAD, *make.steps, Step.UNLOAD))
-        report.outcomes[Step.COMPILE] = compiled
-        return report
-    one = Round(folder, module, make, device, machines.take(), seconds)
-    report = one.run()
-    if one.is_spoilt:
-        machines.spoil()
-    return report
+def rounds(
+    one: Built, machines: Machines, seconds: float, devices: tuple[str, ...] = DEVICES
+) -> Iterator[Report]:
+    """Test it over each transport, or once if it has no peer."""
+    for device in devices if one.role.speaks else ("",):
+        if one.outcome is not PASSED:
+            report = Report(device, one.steps)
+            report.outcomes[Step.COMPILE] = one.outcome
+            yield report
+            continue
+        tried = Round(one, device, machines.take(), seconds)
+        try:
+            yield tried.run()
+        finally:
+            if tried.is_spoilt:
+                machines.spoil()
 
 
 class Round:
     """A module in a machine whose only RDMA device is of one kind."""
 
-    def __init__(
-        self, folder: Folder, module: str, make: type[Role], device: str, box: Box, seconds: float
-    ) -> None:
-        self.folder, self.module, self.box, self.seconds = folder, module, box, seconds
-        self.role = make(box, device, seconds)
+    def __init__(self, one: Built, device: str, box: Box, seconds: float) -> None:
+        self.folder, self.module, self.box, self.seconds = one.folder, one.module, box, seconds
+        self.role = one.role(box, device, seconds)
         self.is_spoilt = False  # the machine cannot be relied on any more
-        self.report = Report(device, (Step.COMPILE, Step.LOAD, *make.steps, Step.UNLOAD))
+        self.report = Report(device, one.steps)
         self.report.outcomes[Step.COMPILE] = PASSED
+        self._log = ""  # at the end of the last step
         self.steps: dict[Step, Callable[[], None]] = {
             Step.LOAD: self.load,
-            **{step: getattr(self.role, method) for step, method in make.steps.items()},
+            **{step: getattr(self.role, method) for step, method in one.role.steps.items()},
             Step.UNLOAD: self.unload,
         }
 
     def run(self) -> Report:
         """All steps, each unless it is not reached."""
         try:
+            self._log = self.box.log()
             with self._one_device():
                 for step, act in self.steps.items():
                     if self.report.can_be_reached(step) and not self.is_spoilt:
@@ -104,15 +117,19 @@ class Round:
     def _attempt(self, act: Callable[[], None]) -> Outcome:
         """A step; whatever the module did, the kernel must be well afterwards."""
         try:
-            self.box.check(log.mark(f"testing {self.module}"))
             outcome = _tried(act)
-            trouble = log.trouble(log.since(self.box.log(), f"testing {self.module}"))
-            self.is_spoilt = self.box.is_damaged() or bool(trouble)
+            trouble = self._trouble()
         except MachineError as error:
             return self._lost(error)
         if trouble:
+            self.is_spoilt = True
             return Outcome("failed", f"the kernel is in trouble: {log.first(trouble)}", trouble)
         return outcome
+
+    def _trouble(self) -> str:
+        """Of which the kernel has told since the last step."""
+        before, self._log = self._log, self.box.log()
+        return log.trouble(log.behind(self._log, before))
 
     def _lost(self, error: MachineError) -> Outcome:
         """The machine does not do what it is asked for."""
@@ -144,6 +161,8 @@ class Round:
     def unload(self) -> None:
         """It ends in time, and nothing of it is left."""
         file = self.role.proc
+        if self.report.outcomes.get(Step.DEATH) is PASSED:
+            self.role.keep_busy()
         self._rmmod()
         if file and self.box.run(f"test -e {file}").rc == 0:
             raise WrongError(f"{file} is still there")
@@ -152,7 +171,8 @@ class Round:
             self._compare_objects()
 
     def _rmmod(self) -> None:
-        job = self.box.machine.spawn(f"rmmod {shlex.quote(self.module)}")
+        needed = [one for one in self.folder.modules if loading.is_user(self.box, self.module, one)]
+        job = self.box.machine.spawn(f"rmmod {' '.join([self.module, *needed])}")
         limit = time.monotonic() + self.seconds
         while job.rc is None and time.monotonic() < limit and not self.box.machine.dead:
             time.sleep(0.05)
@@ -175,10 +195,11 @@ class Round:
 
     def _compare_objects(self) -> None:
         """Each text that leaves a piece of memory is seen."""
-        for cache, count in self._objects().items():
-            if count - self.objects.get(cache, 0) > MANY // 2:
-                more = count - self.objects.get(cache, 0)
-                raise WrongError(f"memory is left: {more} pieces of {cache} after {MANY} texts")
+        now = self._objects()
+        more = {name: count - self.objects.get(name, 0) for name, count in now.items()}
+        if (total := sum(more.values())) > MANY // 2:
+            shown = "\n".join(f"{name}: {count}" for name, count in more.items() if count)
+            raise WrongError(f"memory is left: {total} pieces after {MANY} texts", shown)
 
     def _resources(self) -> str:
         """What the kernel's resource tracker counts."""

@@ -6,12 +6,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
 from rnic.kmod import log
 from rnic.kmod.errors import KmodError
 from rnic.kmod.folder import Folder
 from rnic.kmod.place import Place
 from rnic.vm import MachineError, Result
+from rnic.vm.host import sh
 
 # What insmod(8) and rmmod(8) say, and what that means.
 _LOADING = {
@@ -35,7 +37,7 @@ def load(place: Place, folder: Folder, module: str, parameters: Sequence[str] = 
     """Load a module, after the kernel's own that it needs; what the kernel said."""
     place.check(log.mark(f"loading {module}"))
     file = shlex.quote(place.path(folder.file(module)))
-    for needed in _needs(place, file):
+    for needed in _needs(folder.file(module)):
         if needed in folder.modules and not is_loaded(place, needed):
             load(place, folder, needed)
         elif needed not in folder.modules:
@@ -44,10 +46,18 @@ def load(place: Place, folder: Folder, module: str, parameters: Sequence[str] = 
     return _do(place, f"insmod {file} {words}", f"{module} does not load", _LOADING)
 
 
-def unload(place: Place, module: str) -> str:
-    """Unload it; what the kernel said."""
+def unload(place: Place, folder: Folder, module: str) -> str:
+    """Unload it, and what it needed of its folder; what the kernel said."""
+    needed = [one for one in folder.modules if is_user(place, module, one)]
     place.check(log.mark(f"unloading {module}"))
-    return _do(place, f"rmmod {shlex.quote(module)}", f"{module} does not unload", _UNLOADING)
+    for one in (module, *needed):
+        said = _do(place, f"rmmod {one}", f"{one} does not unload", _UNLOADING)
+    return said
+
+
+def is_user(place: Place, module: str, needed: str) -> bool:
+    """Whether a loaded module needs another one."""
+    return place.run(f"test -e /sys/module/{needed}/holders/{module}").rc == 0
 
 
 def is_loaded(place: Place, module: str) -> bool:
@@ -55,8 +65,8 @@ def is_loaded(place: Place, module: str) -> bool:
     return place.run(f"test -d /sys/module/{shlex.quote(module)}/holders").rc == 0
 
 
-def _needs(place: Place, file: str) -> list[str]:
-    return [name for name in place.check(f"modinfo -F depends {file}").strip().split(",") if name]
+def _needs(file: Path) -> list[str]:
+    return [name for name in sh("modinfo", "-F", "depends", file).strip().split(",") if name]
 
 
 def _do(place: Place, command: str, failed: str, meanings: dict[str, str]) -> str:

@@ -22,11 +22,17 @@ def mark(text: str) -> str:
     return f"echo '<6>{_MARK}{text}' >/dev/kmsg"
 
 
-def since(log: str, text: str = "") -> str:
-    """What came after the last mark, or after the last one of that text; all, if there is none."""
+def since(log: str) -> str:
+    """What came after the last mark; all, if there is none."""
     lines = log.splitlines()
-    marks = [number for number, line in enumerate(lines) if f"{_MARK}{text}" in line]
+    marks = [number for number, line in enumerate(lines) if _MARK in line]
     return "\n".join(lines[marks[-1] + 1 if marks else 0 :])
+
+
+def behind(log: str, earlier: str) -> str:
+    """What has come since an earlier look."""
+    last = earlier.rstrip("\n").rpartition("\n")[2]
+    return log.rpartition(f"{last}\n")[2] if last else log
 
 
 def trouble(log: str) -> str:

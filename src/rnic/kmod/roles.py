@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
-from rnic.kmod import course
+from rnic.kmod import course, log
 from rnic.kmod.peer import Peer
 from rnic.kmod.place import Box
 from rnic.kmod.steps import Step
@@ -20,6 +20,7 @@ from rnic.vm import Job
 MANY = 400  # texts, of all lengths; so many lost pieces of memory are seen in the kernel's caches
 ENDLESS = 1_000_000  # texts, amid which the peer dies
 LONGEST = 1024  # bytes of a text
+STILL = 2.0  # seconds in which a number does not change
 LOOK = 0.1  # seconds between looks at a /proc file
 
 
@@ -75,9 +76,28 @@ class Role:
                 raise WrongError(f"{self.proc} says {name} {said} after {self.seconds:g} s, not {wanted}")
             time.sleep(LOOK)
 
+    def until_more(self, name: str, before: int) -> None:
+        """A number of its file has grown within the limit."""
+        limit = time.monotonic() + self.seconds
+        while int(self.field(name)) <= before:
+            if time.monotonic() > limit:
+                raise WrongError(f"{self.proc} says {name} {before} still after {self.seconds:g} s")
+            time.sleep(LOOK)
+
+    def until_still(self, name: str) -> None:
+        """A number of its file does not change any more."""
+        limit = time.monotonic() + self.seconds
+        before = ""
+        while (now := self.field(name)) != before and time.monotonic() < limit:
+            before = now
+            time.sleep(STILL)
+
     def program(self, name: str, *words: str) -> Peer:
         """Start a program of the course."""
         return Peer(course.folder().path / name, self.box.machine.name, self.device, *words)
+
+    def keep_busy(self) -> None:
+        """A connection is alive when the module is unloaded."""
 
     def close(self) -> None:
         """The peers end."""
@@ -100,7 +120,8 @@ class Client(Role):
         self._open = contextlib.ExitStack()
 
     def connect(self) -> None:
-        """To a server that is left open."""
+        """With a new server, which stays."""
+        self.close()
         self.server = self._open.enter_context(self.serve())
         self.command(f"connect {self.box.machine.host_ip} {self.port}")
         if (state := self.field("state")) != "connected":
@@ -133,23 +154,15 @@ class Client(Role):
 
     def lose_the_server(self) -> None:
         """It dies amid many texts: the command fails, the module says so, and connects with another one."""
-        self.again()
+        self.command("disconnect")
+        self.connect()
         job = self.start(f"texts {ENDLESS}")
-        before = int(self.field("received"))
-        limit = time.monotonic() + self.seconds
-        while int(self.field("received")) == before and time.monotonic() < limit:
-            time.sleep(LOOK)
+        self.until_more("received", 0)
         self.server.kill()
         self.end_of(job)
         self.until_field("state", "idle")
-        self.again()
-        self.command("send still there")
-
-    def again(self) -> None:
-        """A new server, and connected with it."""
-        self.command("disconnect")
-        self._open.close()
         self.connect()
+        self.command("send still there")
 
     def end_of(self, job: Job) -> None:
         """A command that cannot succeed ends."""
@@ -162,8 +175,10 @@ class Client(Role):
     def ends(self, job: Job) -> bool:
         """Whether it does within the limit."""
         limit = time.monotonic() + self.seconds
-        while job.rc is None and time.monotonic() < limit:
+        while job.rc is None and time.monotonic() < limit and not self.box.machine.dead:
             time.sleep(LOOK)
+        if self.box.machine.dead:
+            job.wait(0)  # which tells of the death
         return job.rc is not None
 
     def command(self, text: str) -> None:
@@ -191,6 +206,83 @@ def shown(text: str) -> str:
     return repr(text) if len(text) <= 40 else f"{text[:20]!r}... ({len(text)} bytes)"
 
 
+class Listener(Role):
+    """Serves clients, of which each is a peer_client.py."""
+
+    proc = "/proc/rnic_listener"
+    speaks = True
+    steps: ClassVar[dict[Step, str]] = {
+        Step.PROC: "read_proc",
+        Step.CONNECT: "serve_nothing",
+        Step.MESSAGE: "serve_texts",
+        Step.DEATH: "lose_the_client",
+    }
+
+    def __init__(self, box: Box, device: str, seconds: float) -> None:
+        super().__init__(box, device, seconds)
+        self._open = contextlib.ExitStack()
+
+    def serve_nothing(self) -> None:
+        """A client connects, and disconnects."""
+        self.serve(0, 0)
+
+    def serve_texts(self) -> None:
+        """The client compares each answer with its text."""
+        before = int(self.field("asks"))
+        for count, size in (1, 1), (20, 0), (20, LONGEST), (MANY, None):
+            self.serve(count, size)
+        asks = int(self.field("asks")) - before
+        if asks != MANY + 41:
+            raise WrongError(f"{self.proc} says {asks} asks more after {MANY + 41} texts")
+
+    def lose_the_client(self) -> None:
+        """It dies while answers are on their way: the module notices, and serves another one.
+
+        Only a message that is not acknowledged shows the death over RoCE. So first all that the module sends
+        is lost.
+        """
+        self.keep_busy()
+        with self.silence():
+            self.until_still("asks")
+            self.busy.kill()
+        self.until_field("agents", "0")
+        self.serve(20, None)
+
+    @contextmanager
+    def silence(self) -> Iterator[None]:
+        """What the machine sends is lost."""
+        self.box.check("tc qdisc replace dev eth0 root netem loss 100%")
+        try:
+            yield
+        finally:
+            self.box.run("tc qdisc delete dev eth0 root")
+
+    def keep_busy(self) -> None:
+        """A client whose texts do not end."""
+        before = int(self.field("asks"))
+        self.busy = self._open.enter_context(self.client("--count", str(ENDLESS), "--size", "10"))
+        self.until_more("asks", before)
+
+    def serve(self, count: int, size: int | None) -> None:
+        """A client with so many texts of that size, or of different ones, which must end well."""
+        words = ["--count", str(count), *(["--size", str(size)] if size is not None else [])]
+        with self.client(*words) as client:
+            code = client.wait(self.seconds)
+        if code is None:
+            raise WrongError(f"a client with {count} texts has not ended after {self.seconds:g} s")
+        if code:
+            raise WrongError(log.tail(client.printed) or f"a client with {count} texts ends with {code}")
+        self.until_field("agents", "0")
+
+    def client(self, *words: str) -> Peer:
+        """On this computer."""
+        return self.program("peer_client.py", self.box.machine.ip, *words)
+
+    def close(self) -> None:
+        """Its clients end."""
+        self._open.close()
+
+
 class WithFile(Role):
     """A module with a /proc file."""
 
@@ -215,7 +307,7 @@ class Rw(WithFile):
     proc = "/proc/rnic_rw"
 
 
-_ROLES = {"client": Client, "procfile": Procfile, "devices": Devices, "rw": Rw}
+_ROLES = {"client": Client, "listener": Listener, "procfile": Procfile, "devices": Devices, "rw": Rw}
 
 
 def role_of(made_from: str) -> type[Role]:

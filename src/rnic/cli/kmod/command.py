@@ -128,8 +128,9 @@ def new(name: str, made_from: str) -> None:
     """
     path = Path(name)
     with told():
-        for file in course.new(path.name, made_from, path):
-            click.echo(file)
+        course.new(path.name, made_from, path)
+    for file in sorted(path.iterdir()):
+        click.echo(file)
 
 
 @kmod.command()
@@ -192,9 +193,10 @@ def load(folder: Path, parameters: tuple[str, ...], module: str, name: str, here
 def unload(folder: Path, module: str, name: str, here: bool) -> None:
     """Unload the module of DIR, and print what the kernel says."""
     with told():
-        chosen = Folder(folder).chosen(module)
+        found = Folder(folder)
+        chosen = found.chosen(module)
     with _place(name, here) as there:
-        _print(loading.unload(there, chosen))
+        _print(loading.unload(there, found, chosen))
 
 
 def _print(text: str) -> None:

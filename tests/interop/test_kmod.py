@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`rnic kmod` with real kernels: the course's modules pass, and wrong ones fail at their step."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from kmod.wrong import WRONG
+from rnic.kmod import course
+from rnic.kmod.grade import Built, built, rounds
+from rnic.kmod.machines import Machines
+from rnic.kmod.steps import NEEDS, Report, Step
+from rnic.vm import Machine
+
+pytestmark = pytest.mark.interop
+
+SECONDS = 30  # for what must end, and for the few wrong modules that do not
+LIMIT = 300  # that nothing takes
+COURSE = ("client", "listener")
+
+
+def kmod(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "rnic", "kmod", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
+
+
+def checked(*words: str) -> str:
+    done = kmod(*words)
+    assert done.returncode == 0, done
+    return done.stdout
+
+
+@pytest.fixture(scope="module", autouse=True)
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    """The machine "box", which `rnic kmod load` starts; at the end nothing of it is left."""
+    run = tmp_path_factory.mktemp("run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(run))
+        said: list[str] = []
+        with Machines("box", said.append) as machines:
+            yield machines
+        with Machine.attach("box") as machine:
+            machine.end()
+        assert not [*(run / "rnic/vm").iterdir()]
+
+
+@pytest.fixture(scope="module")
+def builds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Built]]]:
+    """All of them, as many at a time as there are processors."""
+
+    def wrong(name: str, folder: Path) -> Built:
+        return built(WRONG[name].write(folder / "wrong"), WRONG[name].module, folder / "built")
+
+    def right(name: str, folder: Path) -> Built:
+        return built(course.copy(folder / "course", name), name, folder / "built")
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        folder = tmp_path_factory.mktemp
+        yield {name: pool.submit(right, name, folder("course")) for name in COURSE} | {
+            name: pool.submit(wrong, name, folder("wrong")) for name in WRONG
+        }
+
+
+def report(one: Built, machines: Machines, device: str) -> Report:
+    (found,) = rounds(one, machines, SECONDS, (device,))
+    return found
+
+
+def test_the_turn_of_who_writes_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    checked("new", "mine", "--from", "hello")
+    done = kmod("load", "mine", "whom=you")
+    assert "hello, you" in done.stdout
+    assert "box is started, with rxe0 and siw0" in done.stderr
+    again = kmod("load", "mine")
+    assert (again.returncode, "it is loaded already" in again.stderr) == (1, True)
+    checked("unload", "mine")
+    assert "goodbye, you" in checked("log")
+    assert "it is not loaded" in kmod("unload", "mine").stderr
+
+
+@pytest.mark.parametrize("device", ["rxe", "siw"])
+@pytest.mark.parametrize("module", COURSE)
+def test_a_module_of_the_course_passes(
+    module: str, device: str, builds: dict[str, Future[Built]], machines: Machines
+) -> None:
+    found = report(builds[module].result(), machines, device)
+    assert found.passed, found.as_dict()
+
+
+@pytest.mark.parametrize("module", COURSE)
+def test_a_skeleton_compiles_and_loads_and_says_what_is_missing(
+    module: str, machines: Machines, tmp_path: Path
+) -> None:
+    made = course.new("mine", module, tmp_path / "mine")
+    found = report(built(made, "mine", tmp_path / "built"), machines, "rxe")
+    assert list(found.failures) == [Step.CONNECT], found.as_dict()
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_module_fails_at_its_step(
+    name: str, builds: dict[str, Future[Built]], machines: Machines
+) -> None:
+    wrong = WRONG[name]
+    found = report(builds[name].result(), machines, wrong.device)
+    assert list(found.failures) == [wrong.step], found.as_dict()
+    failure = found.failures[wrong.step]
+    assert wrong.says in f"{failure.detail}\n{failure.printed}", failure
+    for step, outcome in found.outcomes.items():
+        if NEEDS.get(step) is wrong.step:
+            assert outcome.result == "not reached"
+    assert machines.take().check("uname -r"), "the machine is back"
