@@ -57,23 +57,33 @@ class Box:
 
     @contextmanager
     def loaded(self, name: str, **parameters: object) -> Iterator[None]:
-        """Load a module, and unload it; then nothing of the RDMA devices is in use that was not before.
+        """Load a module, and unload it; then nothing is left of it."""
+        with self.nothing_left():
+            self.load(name, **parameters)
+            try:
+                yield
+            finally:
+                self.unload(name)
+
+    @contextmanager
+    def nothing_left(self) -> Iterator[None]:
+        """At the end nothing of the RDMA devices is in use that was not before.
 
         The log begins anew; nothing in it may say that the kernel itself is in trouble.
         """
         self.machine.check("dmesg -C")
         before = self.resources()
-        self.load(name, **parameters)
-        try:
-            yield
-        finally:
-            self.unload(name)
+        yield
         assert self.resources() == before
         assert not (splat := SPLAT.search(self.log())), splat
 
     def log(self) -> str:
         """What the kernel has printed."""
         return self.machine.check("dmesg")
+
+    def logged(self, text: str) -> None:
+        """Wait until the kernel has printed a text."""
+        self.machine.check(f"until dmesg | grep -qF {shlex.quote(text)}; do sleep .1; done")
 
     def resources(self) -> str:
         """What the kernel's resource tracker counts of each RDMA device."""
