@@ -18,6 +18,7 @@ TOOLS = {"gcc": "gcc", "make": "make"}  # programs, and the Debian packages that
 _COMPLAINT = re.compile(
     r"^(?:\S+?:\d+:(?:\d+:)? |[\w./-]+: )?(?:fatal )?(error|warning): |^(ERROR|WARNING): modpost"
 )
+_STEP = re.compile(r"  [A-Z]{2,} ")  # such as "  MODPOST Module.symvers"
 _NOISE = ("the compiler differs from the one used", "You are using:", "The kernel was built by:")
 Make = Callable[[Path], str]
 
@@ -71,7 +72,7 @@ def complaints(printed: str, folder: Path) -> str:
     """What compiler and modpost said of the sources, without make's own lines."""
     kept, said = False, []
     for line in printed.replace(f"{folder}/", "").splitlines():
-        if any(noise in line for noise in _NOISE):
+        if _STEP.match(line) or any(noise in line for noise in _NOISE):
             kept = False
         elif _COMPLAINT.search(line):
             kept = True

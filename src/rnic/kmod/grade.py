@@ -91,7 +91,7 @@ class Round:
 
     def __init__(self, one: Built, device: str, box: Box, seconds: float) -> None:
         self.folder, self.module, self.box, self.seconds = one.folder, one.module, box, seconds
-        self.role = one.role(box, device, seconds)
+        self.role = one.role(box, one.module, device, seconds)
         self.is_spoilt = False  # the machine cannot be relied on any more
         self.report = Report(device, one.steps)
         self.report.outcomes[Step.COMPILE] = PASSED

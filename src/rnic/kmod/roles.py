@@ -36,18 +36,19 @@ class Role:
     """A module of which no more is known than that it loads and unloads, and whether it has a /proc file.
 
     parameters  what it is loaded with
-    proc        its file, if it has one
+    file        its /proc file, if it has one
     speaks      whether it has a peer, and is tested over each transport
     steps       what is tested between loading and unloading, and the methods that do it
     """
 
     parameters: tuple[str, ...] = ()
-    proc = ""
+    file = ""
     speaks = False
     steps: ClassVar[dict[Step, str]] = {}
 
-    def __init__(self, box: Box, device: str, seconds: float) -> None:
+    def __init__(self, box: Box, module: str, device: str, seconds: float) -> None:
         self.box, self.device, self.seconds = box, device, seconds
+        self.proc = self.file.format(module=module)
 
     def read_proc(self) -> None:
         """Its file can be read."""
@@ -106,7 +107,7 @@ class Role:
 class Client(Role):
     """Connects with a server, which is peer_listener.py."""
 
-    proc = "/proc/rnic_client"
+    file = "/proc/rnic_client"
     speaks = True
     steps: ClassVar[dict[Step, str]] = {
         Step.PROC: "read_proc",
@@ -115,8 +116,8 @@ class Client(Role):
         Step.DEATH: "lose_the_server",
     }
 
-    def __init__(self, box: Box, device: str, seconds: float) -> None:
-        super().__init__(box, device, seconds)
+    def __init__(self, box: Box, module: str, device: str, seconds: float) -> None:
+        super().__init__(box, module, device, seconds)
         self._open = contextlib.ExitStack()
 
     def connect(self) -> None:
@@ -209,7 +210,7 @@ def shown(text: str) -> str:
 class Listener(Role):
     """Serves clients, of which each is a peer_client.py."""
 
-    proc = "/proc/rnic_listener"
+    file = "/proc/rnic_listener"
     speaks = True
     steps: ClassVar[dict[Step, str]] = {
         Step.PROC: "read_proc",
@@ -218,8 +219,8 @@ class Listener(Role):
         Step.DEATH: "lose_the_client",
     }
 
-    def __init__(self, box: Box, device: str, seconds: float) -> None:
-        super().__init__(box, device, seconds)
+    def __init__(self, box: Box, module: str, device: str, seconds: float) -> None:
+        super().__init__(box, module, device, seconds)
         self._open = contextlib.ExitStack()
 
     def serve_nothing(self) -> None:
@@ -292,19 +293,19 @@ class WithFile(Role):
 class Procfile(WithFile):
     """Lines in a file."""
 
-    proc = "/proc/procfile"
+    file = "/proc/{module}"
 
 
 class Devices(WithFile):
     """The RDMA devices."""
 
-    proc = "/proc/rdma_devices"
+    file = "/proc/rdma_devices"
 
 
 class Rw(WithFile):
     """READs and WRITEs on a peer's memory."""
 
-    proc = "/proc/rnic_rw"
+    file = "/proc/rnic_rw"
 
 
 _ROLES = {"client": Client, "listener": Listener, "procfile": Procfile, "devices": Devices, "rw": Rw}
