@@ -2,26 +2,28 @@
 /*
  * client: an RDMA connection to a server, from the address to the last completion.
  *
- * It sends texts, and the server answers each in capital letters.  message.h says what the two ends say.  The
- * server is peer_listener.py or the module listener.  Commands are written to /proc/rnic_client:
+ * It sends texts, and the server answers each in capital letters.  message.h says what the two
+ * ends say.  The server is peer_listener.py or the module listener.  Commands are written to
+ * /proc/rnic_client:
  *
  *	connect ADDR PORT	ADDR is of IPv4 or IPv6
  *	send TEXT		returns when the answer is there
- *	texts COUNT		so many texts, with as many on their way as the server has receives for
+ *	texts COUNT		so many texts, as many at a time as the server has receives for
  *	disconnect
  *
- * A command that fails is a write() that fails, so a shell says why.  Reading the file shows how things are.
+ * A command that fails is a write() that fails, so a shell says why.  Reading the file shows how
+ * things are.
  *
- * The order of reading is the order of a connection's life: client_resolve(), client_make_queues(),
- * client_post_receives(), client_call(), client_ask(), client_sent() and client_answered(), client_break(),
- * client_down().  Three contexts meet in it:
+ * The order of reading is the order of a connection's life: client_resolve(),
+ * client_make_queues(), client_post_receives(), client_call(), client_ask(), client_sent() and
+ * client_answered(), client_break(), client_down().  Three contexts meet in it:
  *
- *	a process that writes a command. It may sleep, and holds client.mutex, so there is one at a time;
- *	the handler of RDMA-CM's events. It may sleep, but must not destroy the id whose event it is;
+ *	a process that writes a command. It may sleep, and holds client.mutex: one at a time;
+ *	the handler of RDMA-CM's events. It may sleep, but must not destroy the event's id;
  *	done functions of completions. In softirq context they must not sleep.
  *
- * So an end that a handler or a done function sees is only noted there (client_break()), and a work item, which
- * may sleep and holds nothing, takes the connection down (client_down()).
+ * So an end that a handler or a done function sees is only noted there (client_break()), and a
+ * work item, which may sleep and holds nothing, takes the connection down (client_down()).
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -43,11 +45,12 @@
 
 #include "message.h"
 
-#define CLIENT_DEPTH	16		/* asks on their way at most, and the receives for their answers */
-#define RESOLVE_MS	5000		/* the most that an address or a route takes */
-#define CONNECT_MS	20000		/* and the server's answer to a request */
-#define ANSWER_MS	60000		/* and an answer to an ask */
-#define ACK_TIMEOUT	17		/* 4.096 us << 17 = 0.5 s until a packet is sent again */
+#define CLIENT_DEPTH	16	/* asks on their way at most, and receives for their answers */
+#define AREA_BYTES	(CLIENT_DEPTH * RNIC_MESSAGE_MAX)
+#define RESOLVE_MS	20000	/* the most that an address or a route takes */
+#define CONNECT_MS	20000	/* and the server's answer to a request */
+#define ANSWER_MS	60000	/* and an answer to an ask */
+#define ACK_TIMEOUT	17	/* 4.096 us << 17 = 0.5 s until a packet is sent again */
 
 static char *addr;
 module_param(addr, charp, 0444);
@@ -64,6 +67,10 @@ MODULE_PARM_DESC(texts, "how many texts to send to that server (default: 0)");
 static char *poll = "softirq";
 module_param(poll, charp, 0444);
 MODULE_PARM_DESC(poll, "where completions are handled: softirq (default) or workqueue");
+
+static unsigned int probe = 5;
+module_param(probe, uint, 0444);
+MODULE_PARM_DESC(probe, "seconds between probes of the server; 0: it is not probed (default: 5)");
 
 enum client_state {
 	CLIENT_IDLE,		/* there is no connection, and no object of one */
@@ -86,7 +93,10 @@ struct area {
 	enum dma_data_direction	direction;
 };
 
-/* An ask. It is free for the next one when its SEND has completed and its answer has come, in either order. */
+/*
+ * An ask. It is free for the next one when its SEND has completed and its answer has come, in
+ * either order.
+ */
 struct ask {
 	struct ib_cqe	cqe;		/* its done function is called with the completion */
 	u32		number;
@@ -100,38 +110,46 @@ struct answer {
 };
 
 static struct client {
-	struct mutex		mutex;		/* held by a command: one at a time */
-	struct rdma_cm_id	*id;		/* this and what follows belongs to the holder of the mutex */
+	struct mutex		mutex;	/* of a command: one at a time; it owns what follows */
+	struct rdma_cm_id	*id;
 	struct ib_pd		*pd;
 	struct ib_cq		*cq;
 	struct area		ask_area;
 	struct area		answer_area;
 	struct ask		asks[CLIENT_DEPTH];
 	struct answer		answers[CLIENT_DEPTH];
-	u32			next;		/* the number of the next ask */
-	struct completion	step;		/* RDMA-CM has done what it was asked for; step_status says how */
+	u32			next;	/* the number of the next ask */
+	struct completion	step;	/* RDMA-CM has done a step; step_status says how */
 	int			step_status;
-	wait_queue_head_t	wait;		/* an ask is free, or the connection has ended */
+	wait_queue_head_t	wait;	/* an ask is free, or the connection has ended */
 	struct work_struct	down;
+	struct delayed_work	probe;
+	struct ib_cqe		probed;
 
-	spinlock_t		lock;		/* of all that follows; never held for long */
+	spinlock_t		lock;	/* of all that follows; never held for long */
 	enum client_state	state;
-	int			error;		/* why the connection ended or was not made: a negative errno */
-	u16			window;		/* how many asks may be on their way */
+	int			error;	/* why there is no connection: a negative errno */
+	u16			window;	/* how many asks may be on their way */
 	u16			on_the_way;
+	bool			probing; /* a probe is not acknowledged yet */
 	struct sockaddr_storage	peer;
-	struct rnic_request	refusal;	/* the private data of the last refusal, else 0 */
+	struct rnic_request	refusal; /* the private data of the last refusal, else 0 */
 	u64			sent, received, wrong, errors;
-	char			text[RNIC_TEXT_MAX];	/* of the last answer */
+	char			text[RNIC_TEXT_MAX]; /* of the last answer */
 	unsigned int		text_length;
 	enum rnic_kind		text_kind;
 } client;
 
 /* ------------------------------------------------------------ the end, as it is noted */
 
+static bool client_is_connected(struct client *c)
+{
+	return READ_ONCE(c->state) == CLIENT_CONNECTED;
+}
+
 /*
- * Note that the connection has ended, and let client_down() do the rest.  Any context may call it; only the
- * first call of a connection counts.
+ * Note that the connection has ended, and let client_down() do the rest.  Any context may call it;
+ * only the first call of a connection counts.
  */
 static void client_break(struct client *c, int error)
 {
@@ -143,7 +161,7 @@ static void client_break(struct client *c, int error)
 		c->state = CLIENT_BROKEN;
 		c->error = error;
 		/* Whoever waits for a step of the connection wakes up, now and in later steps. */
-		c->step_status = error;
+		c->step_status = error ? error : -ECONNABORTED;
 		complete_all(&c->step);
 	}
 	spin_unlock_bh(&c->lock);
@@ -174,7 +192,8 @@ static int client_take_offer(struct client *c, const struct rdma_conn_param *par
 	u16 depth;
 
 	if (!offer || param->private_data_len < sizeof(*offer) ||
-	    offer->magic != cpu_to_be32(RNIC_MAGIC) || offer->version != cpu_to_be16(RNIC_VERSION)) {
+	    offer->magic != cpu_to_be32(RNIC_MAGIC) ||
+	    offer->version != cpu_to_be16(RNIC_VERSION)) {
 		pr_err("the server accepted without an offer of version %d\n", RNIC_VERSION);
 		return -EPROTO;
 	}
@@ -190,7 +209,8 @@ static int client_take_offer(struct client *c, const struct rdma_conn_param *par
 }
 
 /* The server has refused, and may have said what it has instead. */
-static void client_take_refusal(struct client *c, struct rdma_cm_id *id, struct rdma_cm_event *event)
+static void client_take_refusal(struct client *c, struct rdma_cm_id *id,
+				struct rdma_cm_event *event)
 {
 	const struct rnic_request *refusal = event->param.conn.private_data;
 
@@ -206,8 +226,8 @@ static void client_take_refusal(struct client *c, struct rdma_cm_id *id, struct 
 }
 
 /*
- * RDMA-CM calls it for each event of the id, one at a time, in process context.  To return anything but 0 would
- * destroy the id; that is client_down()'s.
+ * RDMA-CM calls it for each event of the id, one at a time, in process context.  To return
+ * anything but 0 would destroy the id; that is client_down()'s.
  */
 static int client_event(struct rdma_cm_id *id, struct rdma_cm_event *event)
 {
@@ -239,11 +259,14 @@ static int client_event(struct rdma_cm_id *id, struct rdma_cm_event *event)
 		client_break(c, -ECONNRESET);
 		break;
 	case RDMA_CM_EVENT_DEVICE_REMOVAL:
-		/* The device goes when client_down() has destroyed the id; its removal waits for that. */
+		/*
+		 * The device goes when client_down() has destroyed the id; its removal waits for
+		 * that.
+		 */
 		pr_info("%s\n", rdma_event_msg(event->event));
 		client_break(c, -ENODEV);
 		break;
-	default:		/* such as TIMEWAIT_EXIT: the queue pair's number may be used again */
+	default:	/* such as TIMEWAIT_EXIT: the queue pair's number may be used again */
 		break;
 	}
 	return 0;
@@ -262,8 +285,9 @@ static int client_wait_step(struct client *c, unsigned int ms)
 /* ------------------------------------------------------------ connecting, step by step */
 
 /*
- * Make an id, and find the device and the route that lead to the server.  Returns the id, or ERR_PTR() of a
- * negative errno: the kernel's way to return a pointer or a reason, for IS_ERR() and PTR_ERR().
+ * Make an id, and find the device and the route that lead to the server.  Returns the id, or
+ * ERR_PTR() of a negative errno: the kernel's way to return a pointer or a reason, for IS_ERR()
+ * and PTR_ERR().
  */
 static struct rdma_cm_id *client_resolve(struct client *c)
 {
@@ -276,7 +300,10 @@ static struct rdma_cm_id *client_resolve(struct client *c)
 	if (IS_ERR(id))
 		return id;
 
-	/* Without a source address the routing table chooses. The event comes later; only -errno comes now. */
+	/*
+	 * Without a source address the routing table chooses. The event comes later; only -errno
+	 * comes now.
+	 */
 	ret = rdma_resolve_addr(id, NULL, (struct sockaddr *)&c->peer, RESOLVE_MS);
 	if (!ret)
 		ret = client_wait_step(c, RESOLVE_MS);
@@ -294,7 +321,10 @@ static struct rdma_cm_id *client_resolve(struct client *c)
 	return id;
 
 err_destroy:
-	/* No handler runs when it returns, and none will. It sleeps, and waits for a handler that runs. */
+	/*
+	 * No handler runs when it returns, and none will. It sleeps, and waits for a handler that
+	 * runs.
+	 */
 	rdma_destroy_id(id);
 	return ERR_PTR(ret);
 	/* -- end -- */
@@ -303,15 +333,16 @@ err_destroy:
 /* Memory that the device may use, for one direction of messages. */
 static int area_make(struct ib_device *device, struct area *area, enum dma_data_direction direction)
 {
-	area->bytes = kcalloc(CLIENT_DEPTH, RNIC_MESSAGE_MAX, GFP_KERNEL);
+	area->bytes = kzalloc(AREA_BYTES, GFP_KERNEL);
 	if (!area->bytes)
 		return -ENOMEM;
 	area->direction = direction;
 	/*
-	 * ib_dma_map_single(), not dma_map_single(): a device in software has no DMA, and gets addresses of the
-	 * kernel.  From now on the memory is the device's, until a sync or the unmapping gives it to the CPU.
+	 * ib_dma_map_single(), not dma_map_single(): a device in software has no DMA, and gets
+	 * addresses of the kernel.  From now on the memory is the device's, until a sync or the
+	 * unmapping gives it to the CPU.
 	 */
-	area->dma = ib_dma_map_single(device, area->bytes, CLIENT_DEPTH * RNIC_MESSAGE_MAX, direction);
+	area->dma = ib_dma_map_single(device, area->bytes, AREA_BYTES, direction);
 	if (ib_dma_mapping_error(device, area->dma)) {
 		kfree(area->bytes);
 		return -ENOMEM;
@@ -321,7 +352,7 @@ static int area_make(struct ib_device *device, struct area *area, enum dma_data_
 
 static void area_free(struct ib_device *device, struct area *area)
 {
-	ib_dma_unmap_single(device, area->dma, CLIENT_DEPTH * RNIC_MESSAGE_MAX, area->direction);
+	ib_dma_unmap_single(device, area->dma, AREA_BYTES, area->direction);
 	kfree(area->bytes);
 }
 
@@ -338,8 +369,9 @@ static void client_answered(struct ib_cq *cq, struct ib_wc *wc);
  *
  *	IB_POLL_SOFTIRQ		in softirq context: soonest, but they must not sleep;
  *	IB_POLL_WORKQUEUE	in a thread of the kernel: they may sleep, and come later;
- *	IB_POLL_DIRECT		where the module itself calls ib_process_cq_direct().  There is no interrupt, and
- *				a module that never calls sees nothing: for those who poll anyway.
+ *	IB_POLL_DIRECT		where the module itself calls ib_process_cq_direct().  There is no
+ *				interrupt, and a module that does not call sees nothing: for
+ *				those who poll anyway.
  */
 static enum ib_poll_context client_poll_context(void)
 {
@@ -355,7 +387,7 @@ static int client_make_queues(struct client *c)
 		.qp_type = IB_QPT_RC,
 		.sq_sig_type = IB_SIGNAL_REQ_WR,	/* who posts says which SENDs complete */
 		.cap = {
-			.max_send_wr = CLIENT_DEPTH + 1,	/* one more: ib_drain_qp() posts its own */
+			.max_send_wr = CLIENT_DEPTH + 2, /* a probe, ib_drain_qp()'s own */
 			.max_recv_wr = CLIENT_DEPTH + 1,
 			.max_send_sge = 1,
 			.max_recv_sge = 1,
@@ -363,13 +395,16 @@ static int client_make_queues(struct client *c)
 	};
 	int ret;
 
-	/* A protection domain: what belongs together. Its local_dma_lkey is good for all mapped memory. */
+	/*
+	 * A protection domain: what belongs together. Its local_dma_lkey is good for all mapped
+	 * memory.
+	 */
 	c->pd = ib_alloc_pd(device, 0);
 	if (IS_ERR(c->pd))
 		return PTR_ERR(c->pd);
 
 	/* One completion queue for both directions, with room for all that can complete. */
-	c->cq = ib_alloc_cq(device, c, 2 * (CLIENT_DEPTH + 1), 0, client_poll_context());
+	c->cq = ib_alloc_cq(device, c, 2 * (CLIENT_DEPTH + 2), 0, client_poll_context());
 	if (IS_ERR(c->cq)) {
 		ret = PTR_ERR(c->cq);
 		goto err_pd;
@@ -382,7 +417,10 @@ static int client_make_queues(struct client *c)
 	if (ret)
 		goto err_asks;
 
-	/* A queue pair that belongs to the id: RDMA-CM takes it through its states. It is in INIT now. */
+	/*
+	 * A queue pair that belongs to the id: RDMA-CM takes it through its states. It is in INIT
+	 * now.
+	 */
 	attr.send_cq = c->cq;
 	attr.recv_cq = c->cq;
 	ret = rdma_create_qp(c->id, c->pd, &attr);
@@ -408,8 +446,9 @@ static void client_free_queues(struct client *c)
 	struct ib_device *device = c->id->device;
 
 	/*
-	 * The queue pair goes into the error state, all that is posted completes with IB_WC_WR_FLUSH_ERR, and
-	 * the last done function has returned when it does.  Only then may memory go.  It sleeps.
+	 * The queue pair goes into the error state, all that is posted completes with
+	 * IB_WC_WR_FLUSH_ERR, and the last done function has returned when it does.  Only then may
+	 * memory go.  It sleeps.
 	 */
 	ib_drain_qp(c->id->qp);
 	rdma_destroy_qp(c->id);
@@ -462,7 +501,7 @@ static int client_call(struct client *c)
 	struct rdma_conn_param param = {
 		.private_data = &request,
 		.private_data_len = sizeof(request),
-		.retry_count = 6,	/* how often a packet is sent again; rxe takes 7 as for ever */
+		.retry_count = 6,	/* how often a packet is sent again; 7 is for ever in rxe */
 		.rnr_retry_count = 6,	/* and a message that found no receive; 7 is for ever */
 	};
 	int ret;
@@ -470,6 +509,70 @@ static int client_call(struct client *c)
 	ret = rdma_connect(c->id, &param);
 	return ret ? ret : client_wait_step(c, CONNECT_MS);
 	/* -- end -- */
+}
+
+/* ------------------------------------------------------------ probes */
+
+static void client_failed(struct client *c, const struct ib_wc *wc, const char *what);
+
+/* The server's device has acknowledged a probe. */
+static void client_probed(struct ib_cq *cq, struct ib_wc *wc)
+{
+	struct client *c = cq->cq_context;
+
+	if (wc->status != IB_WC_SUCCESS) {
+		client_failed(c, wc, "probe");
+		return;
+	}
+	spin_lock_bh(&c->lock);
+	c->probing = false;
+	spin_unlock_bh(&c->lock);
+}
+
+/*
+ * Is the server still there?  Over RoCE nothing tells an idle connection that its peer was killed.
+ * An RDMA WRITE of no bytes needs no memory at either end, and is acknowledged as any other.  The
+ * mutex is held.
+ */
+static int client_post_probe(struct client *c)
+{
+	struct ib_rdma_wr wr = {
+		.wr.wr_cqe = &c->probed,
+		.wr.opcode = IB_WR_RDMA_WRITE,
+		.wr.send_flags = IB_SEND_SIGNALED,
+	};
+
+	c->probed.done = client_probed;
+	spin_lock_bh(&c->lock);
+	c->probing = true;
+	spin_unlock_bh(&c->lock);
+	return ib_post_send(c->id->qp, &wr.wr, NULL);
+}
+
+static void client_probe_later(struct client *c)
+{
+	if (probe)
+		schedule_delayed_work(&c->probe, probe * HZ);
+}
+
+/* The work item that comes again and again while there is a connection. */
+static void client_probe(struct work_struct *work)
+{
+	struct client *c = container_of(work, struct client, probe.work);
+	int ret = 0;
+
+	if (READ_ONCE(c->probing)) {
+		pr_err("the server has not answered a probe for %u s\n", probe);
+		ret = -ETIMEDOUT;
+	} else if (mutex_trylock(&c->mutex)) {	/* else a command sends, which does as well */
+		if (client_is_connected(c))
+			ret = client_post_probe(c);
+		mutex_unlock(&c->mutex);
+	}
+	if (ret)
+		client_break(c, ret);
+	else
+		client_probe_later(c);
 }
 
 /* ------------------------------------------------------------ the states' beginning and end */
@@ -484,8 +587,13 @@ static int client_begin(struct client *c, const struct sockaddr_storage *peer)
 		c->state = CLIENT_CONNECTING;
 		c->error = 0;
 		c->peer = *peer;
-		c->window = c->on_the_way = 0;
-		c->sent = c->received = c->wrong = c->errors = 0;
+		c->window = 0;
+		c->on_the_way = 0;
+		c->probing = false;
+		c->sent = 0;
+		c->received = 0;
+		c->wrong = 0;
+		c->errors = 0;
 		c->text_length = 0;
 		memset(&c->refusal, 0, sizeof(c->refusal));
 		memset(c->asks, 0, sizeof(c->asks));
@@ -507,22 +615,23 @@ static int client_enter(struct client *c)
 	if (c->state == CLIENT_CONNECTING)
 		c->state = CLIENT_CONNECTED;
 	else
-		ret = c->error;
+		ret = c->step_status;
 	spin_unlock_bh(&c->lock);
 	return ret;
 }
 
-/* To idle.  error: why, unless that is noted already. */
-static void client_become_idle(struct client *c, int error)
+/* To idle: nothing is left of the connection. */
+static void client_become_idle(struct client *c)
 {
 	spin_lock_bh(&c->lock);
-	if (c->state != CLIENT_BROKEN)
-		c->error = error;
 	c->state = CLIENT_IDLE;
 	spin_unlock_bh(&c->lock);
 }
 
-/* Connect.  Each step that fails undoes those before it, in reverse order: the kernel's chain of gotos. */
+/*
+ * Connect.  Each step that fails undoes those before it, in reverse order: the kernel's chain of
+ * gotos.
+ */
 static int client_connect(struct client *c, const struct sockaddr_storage *peer)
 {
 	int ret;
@@ -547,15 +656,19 @@ static int client_connect(struct client *c, const struct sockaddr_storage *peer)
 		ret = client_enter(c);
 	if (ret)
 		goto err_queues;
-	pr_info("connected with %pISpc by %s, %u asks at a time\n", &c->peer, c->id->device->name, c->window);
+	client_probe_later(c);
+	pr_info("connected with %pISpc by %s, %u asks at a time\n", &c->peer,
+		c->id->device->name, c->window);
 	return 0;
 
 err_queues:
+	client_break(c, ret);	/* noted before the receives are flushed, which is an error, too */
 	client_free_queues(c);
 err_id:
 	rdma_destroy_id(c->id);
 err_idle:
-	client_become_idle(c, ret);
+	client_break(c, ret);
+	client_become_idle(c);
 	pr_err("no connection with %pISpc: error %d\n", &c->peer, ret);
 	return ret;
 }
@@ -567,17 +680,23 @@ static void client_down(struct work_struct *work)
 
 	mutex_lock(&c->mutex);
 	if (READ_ONCE(c->state) == CLIENT_BROKEN) {
-		/* It tells the server, or confirms what the server told; an error says that it knows already. */
+		cancel_delayed_work_sync(&c->probe);
+		/*
+		 * It tells the server, or confirms what the server told; an error says that it
+		 * knows already.
+		 */
 		rdma_disconnect(c->id);
 		client_free_queues(c);
 		rdma_destroy_id(c->id);
-		client_become_idle(c, 0);
+		client_become_idle(c);
 		pr_info("disconnected from %pISpc\n", &c->peer);
 	}
 	mutex_unlock(&c->mutex);
 }
 
-/* Disconnect, and wait until all is freed. The mutex is not held: a command that waits is to end. */
+/*
+ * Disconnect, and wait until all is freed. The mutex is not held: a command that waits is to end.
+ */
 static void client_disconnect(struct client *c)
 {
 	client_break(c, 0);
@@ -585,11 +704,6 @@ static void client_disconnect(struct client *c)
 }
 
 /* ------------------------------------------------------------ asks */
-
-static bool client_is_connected(struct client *c)
-{
-	return READ_ONCE(c->state) == CLIENT_CONNECTED;
-}
 
 /* Why nothing can be sent. */
 static int client_gone(struct client *c)
@@ -610,11 +724,17 @@ static bool client_is_free(struct client *c, const struct ask *ask)
 	return is_free;
 }
 
-/* Wait until an ask is free, or all are (NULL): 0, or a negative errno if the connection ends before. */
+/*
+ * Wait until an ask is free, or all are (NULL): 0, or a negative errno if the connection ends
+ * before.
+ */
 static int client_wait_free(struct client *c, const struct ask *ask)
 {
-	long left = wait_event_interruptible_timeout(c->wait, client_is_free(c, ask) || !client_is_connected(c),
-						     msecs_to_jiffies(ANSWER_MS));
+	long left;
+
+	left = wait_event_interruptible_timeout(c->wait,
+						client_is_free(c, ask) || !client_is_connected(c),
+						msecs_to_jiffies(ANSWER_MS));
 
 	if (left < 0)
 		return left;	/* a signal: -ERESTARTSYS */
@@ -649,8 +769,8 @@ static int client_post_ask(struct client *c, int index)
 }
 
 /*
- * Ask.  The flow control is here: ask number N has place N % window, and waits until that is free.  So there are
- * never more asks on their way than the server has receives for.
+ * Ask.  The flow control is here: ask number N has place N % window, and waits until that is free.
+ * So there are never more asks on their way than the server has receives for.
  */
 static int client_ask(struct client *c, const char *text, size_t length)
 {
@@ -677,7 +797,8 @@ static int client_ask(struct client *c, const char *text, size_t length)
 	spin_lock_bh(&c->lock);
 	ask->number = c->next++;
 	ask->length = length;
-	ask->sending = ask->waiting = true;	/* before it is posted: the answer may be quick */
+	ask->sending = true;	/* before it is posted: the answer may be quick */
+	ask->waiting = true;
 	c->on_the_way++;
 	c->sent++;
 	spin_unlock_bh(&c->lock);
@@ -717,7 +838,10 @@ static int client_send_texts(struct client *c, unsigned int count)
 
 /* ------------------------------------------------------------ completions */
 
-/* A completion with an error: the queue pair is in the error state, and nothing more will come of it. */
+/*
+ * A completion with an error: the queue pair is in the error state, and nothing more will come of
+ * it.
+ */
 static void client_failed(struct client *c, const struct ib_wc *wc, const char *what)
 {
 	/* Flushed is what had no chance any more: no reason to log it. */
@@ -727,7 +851,7 @@ static void client_failed(struct client *c, const struct ib_wc *wc, const char *
 		c->errors++;
 		spin_unlock_bh(&c->lock);
 	}
-	client_break(c, -EIO);
+	client_break(c, wc->status == IB_WC_WR_FLUSH_ERR ? -ECONNRESET : -EIO);
 }
 
 /* A SEND has completed: the device does not need its memory any more. */
@@ -761,7 +885,8 @@ static bool is_answer_to(const struct rnic_message *answer, const struct rnic_me
 }
 
 /* Which ask a message answers; ERR_PTR(-EPROTO) if it answers none.  The lock is held. */
-static struct ask *client_find_ask(struct client *c, const struct rnic_message *message, size_t bytes)
+static struct ask *client_find_ask(struct client *c, const struct rnic_message *message,
+				   size_t bytes)
 {
 	struct ask *ask;
 	int index;
@@ -781,7 +906,8 @@ static struct ask *client_find_ask(struct client *c, const struct rnic_message *
 }
 
 /* Note an answer; its ask, or ERR_PTR(-EPROTO). */
-static struct ask *client_take_answer(struct client *c, const struct rnic_message *message, size_t bytes)
+static struct ask *client_take_answer(struct client *c, const struct rnic_message *message,
+				      size_t bytes)
 {
 	struct ask *ask;
 
@@ -816,7 +942,10 @@ static void client_answered(struct ib_cq *cq, struct ib_wc *wc)
 		client_failed(c, wc, "receive");
 		return;
 	}
-	/* The CPU reads what the device wrote, and gives the memory back. Only now is wc->byte_len valid. */
+	/*
+	 * The CPU reads what the device wrote, and gives the memory back. Only now is wc->byte_len
+	 * valid.
+	 */
 	ib_dma_sync_single_for_cpu(cq->device, dma, RNIC_MESSAGE_MAX, DMA_FROM_DEVICE);
 	ask = client_take_answer(c, area_message(&c->answer_area, index), wc->byte_len);
 	ib_dma_sync_single_for_device(cq->device, dma, RNIC_MESSAGE_MAX, DMA_FROM_DEVICE);
@@ -826,7 +955,9 @@ static void client_answered(struct ib_cq *cq, struct ib_wc *wc)
 		return;
 	}
 
-	/* Posted again before the ask is free: each ask on its way has a receive for its answer. */
+	/*
+	 * Posted again before the ask is free: each ask on its way has a receive for its answer.
+	 */
 	ret = client_post_receive(c, index);
 	if (ret) {
 		client_break(c, ret);
@@ -862,7 +993,7 @@ static int client_show(struct seq_file *m, void *unused)
 		seq_printf(m, "refusal version %u service %u\n", be16_to_cpu(c->refusal.version),
 			   be16_to_cpu(c->refusal.service));
 	seq_puts(m, "answer ");
-	seq_escape_mem(m, c->text, c->text_length, ESCAPE_NAP | ESCAPE_HEX | ESCAPE_SPACE | ESCAPE_SPECIAL, NULL);
+	seq_escape_mem(m, c->text, c->text_length, ESCAPE_ANY | ESCAPE_NAP, NULL);
 	seq_putc(m, '\n');
 	spin_unlock_bh(&c->lock);
 	return 0;
@@ -930,7 +1061,8 @@ static int client_line(struct client *c, char *line)
 	return ret;
 }
 
-static ssize_t client_write(struct file *file, const char __user *buffer, size_t count, loff_t *position)
+static ssize_t client_write(struct file *file, const char __user *buffer, size_t count,
+			    loff_t *position)
 {
 	char *line;
 	int ret;
@@ -942,6 +1074,8 @@ static ssize_t client_write(struct file *file, const char __user *buffer, size_t
 		return PTR_ERR(line);
 	ret = client_line(pde_data(file_inode(file)), line);
 	kfree(line);
+	if (ret == -ERESTARTSYS)
+		ret = -EINTR;	/* a command that was interrupted is not to be begun again */
 	return ret ? ret : count;
 }
 
@@ -972,7 +1106,10 @@ static int client_begin_by_parameters(struct client *c)
 
 static void client_end(struct client *c, struct proc_dir_entry *proc)
 {
-	/* An open file does not hold the module: proc_remove() waits for a write(), which has to end before. */
+	/*
+	 * An open file does not hold the module: proc_remove() waits for a write(), which has to
+	 * end before.
+	 */
 	client_disconnect(c);
 	proc_remove(proc);
 	client_disconnect(c);
@@ -992,6 +1129,7 @@ static int __init client_init(void)
 	spin_lock_init(&client.lock);
 	init_waitqueue_head(&client.wait);
 	INIT_WORK(&client.down, client_down);
+	INIT_DELAYED_WORK(&client.probe, client_probe);
 
 	client_file = proc_create_data("rnic_client", 0644, NULL, &client_proc, &client);
 	if (!client_file)

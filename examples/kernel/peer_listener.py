@@ -51,7 +51,7 @@ class Agent(threading.Thread):
         self.answered = self.wrong = 0
         self.peer = cm_id.get_peer_addr()
         cm_id.create_qp(cap=QPCap(max_send_wr=depth, max_recv_wr=depth))
-        self.buffer = bytearray(depth * MESSAGE_MAX)
+        self.buffer = bytearray((depth + 1) * MESSAGE_MAX)  # a slot for each receive, and one for an answer
         self.memory = cm_id.reg_msgs(self.buffer)
         for slot in range(depth):
             self.post_receive(slot)
@@ -61,18 +61,22 @@ class Agent(threading.Thread):
         self.cm_id.post_recv(SGE(self.memory, slot * MESSAGE_MAX, MESSAGE_MAX), wr_id=slot)
 
     def run(self) -> None:
-        """Answer in the slot that has the ask, then post its receive again."""
+        """Answer asks. A client that has an answer may ask again, so the receive is posted before."""
         while (asked := self.cm_id.get_recv_comp()).status == WCStatus.SUCCESS:
             start = asked.wr_id * MESSAGE_MAX
             found = answer(bytes(self.buffer[start : start + asked.byte_len]))
-            data = found.pack()
-            self.buffer[start : start + len(data)] = data
-            self.cm_id.post_send(SGE(self.memory, start, len(data)))
-            if self.cm_id.get_send_comp().status != WCStatus.SUCCESS:
+            self.post_receive(asked.wr_id)
+            if not self.send(found.pack()):
                 break
             self.answered += found.kind == Kind.ANSWER
             self.wrong += found.kind == Kind.WRONG
-            self.post_receive(asked.wr_id)
+
+    def send(self, data: bytes) -> bool:
+        """Send an answer; returns when its slot is free again, False if the connection has ended."""
+        start = self.depth * MESSAGE_MAX
+        self.buffer[start : start + len(data)] = data
+        self.cm_id.post_send(SGE(self.memory, start, len(data)))
+        return self.cm_id.get_send_comp().status == WCStatus.SUCCESS
 
     def end(self) -> None:
         """The connection has ended: free what it had."""

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client of the kernel module listener: it sends texts, and checks the answers (message.h).
+
+    python peer_client.py 10.77.0.2                  over RoCE
+    python peer_client.py 10.77.0.2 --device iwarp_rnicvm0 --count 1000
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+
+from message import MESSAGE_MAX, TEXT_MAX, Kind, Message, Offer, Request, Service, capitals
+
+from rnic import SGE, WCStatus
+from rnic.rdmacm import CmId, ConnParam, EventChannel, EventType, create_id
+from rnic.verbs.qp import QPCap
+
+WAIT = 60.0  # seconds
+
+
+def options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="A client that sends texts, and checks their answers.")
+    parser.add_argument("host", help="the server's address")
+    parser.add_argument("-p", "--port", type=int, default=7471, help="its port (7471)")
+    parser.add_argument("-d", "--device", help="such as iwarp_eth0 (the first that reaches the server)")
+    parser.add_argument("-n", "--count", type=int, default=100, help="how many texts (100)")
+    parser.add_argument("-s", "--size", type=int, help=f"bytes of each, {TEXT_MAX} at most (different ones)")
+    return parser.parse_args()
+
+
+class Client:
+    """A connection: `depth` asks are on their way at most, each with a receive for its answer."""
+
+    def __init__(self, cm_id: CmId, channel: EventChannel, depth: int) -> None:
+        self.cm_id, self.channel, self.depth = cm_id, channel, depth
+        cm_id.create_qp(cap=QPCap(max_send_wr=depth, max_recv_wr=depth))
+        self.asks, self.answers = bytearray(depth * MESSAGE_MAX), bytearray(depth * MESSAGE_MAX)
+        self.from_here, self.to_here = cm_id.reg_msgs(self.asks), cm_id.reg_msgs(self.answers)
+        for slot in range(depth):
+            self.post_receive(slot)
+
+    def post_receive(self, slot: int) -> None:
+        """Post a receive into a slot."""
+        self.cm_id.post_recv(SGE(self.to_here, slot * MESSAGE_MAX, MESSAGE_MAX), wr_id=slot)
+
+    def connect(self) -> None:
+        """Connect; ends the program if the server refuses."""
+        self.cm_id.connect(ConnParam(private_data=Request(Service.ECHO).pack()))
+        with self.channel.get_cm_event(WAIT) as event:
+            assert isinstance(event.param, ConnParam)
+            data = event.param.private_data
+            if event.event is EventType.REJECTED and len(data) >= len(Request(0).pack()):
+                sys.exit(f"{event.explain()}; the server has {Request.unpack(data)}")
+            if event.event is not EventType.ESTABLISHED:
+                sys.exit(event.explain())
+            self.depth = min(self.depth, Offer.unpack(data).depth)
+
+    def ask(self, number: int, text: bytes) -> None:
+        """Send an ask; its slot must be free."""
+        start = number % self.depth * MESSAGE_MAX
+        data = Message(Kind.ASK, number, text).pack()
+        self.asks[start : start + len(data)] = data
+        self.cm_id.post_send(SGE(self.from_here, start, len(data)))
+
+    def answer(self) -> Message:
+        """Wait for the next answer, and for the end of a send: the next ask may take its slot."""
+        got, sent = self.cm_id.get_recv_comp(WAIT), self.cm_id.get_send_comp(WAIT)
+        for wc in (got, sent):
+            if wc.status != WCStatus.SUCCESS:
+                sys.exit(f"the connection has ended: {wc.status.name}")
+        start = got.wr_id * MESSAGE_MAX
+        found = Message.unpack(bytes(self.answers[start : start + got.byte_len]))
+        self.post_receive(got.wr_id)
+        return found
+
+    def exchange(self, texts: list[bytes]) -> None:
+        """Ask for all texts, and check all answers, which come in the order of the asks."""
+        for number in range(len(texts) + self.depth):
+            if number >= self.depth and number - self.depth < len(texts):
+                check(self.answer(), number - self.depth, texts)
+            if number < len(texts):
+                self.ask(number, texts[number])
+
+
+def check(found: Message, number: int, texts: list[bytes]) -> None:
+    """End the program if that is not the answer."""
+    if found != Message(Kind.ANSWER, number, capitals(texts[number])):
+        sys.exit(f"text {number}, {texts[number]!r}: the answer is {found}")
+
+
+def texts_of(count: int, size: int | None) -> list[bytes]:
+    """Different texts, of all bytes."""
+    draw = random.Random(count)
+    return [draw.randbytes(draw.randint(0, TEXT_MAX) if size is None else size) for _ in range(count)]
+
+
+def main() -> None:
+    """Connect, ask for all texts, disconnect."""
+    chosen = options()
+    if chosen.size is not None and not 0 <= chosen.size <= TEXT_MAX:
+        sys.exit(f"--size {chosen.size}: a text has 0 to {TEXT_MAX} bytes")
+    with EventChannel() as channel, create_id(channel, device=chosen.device) as cm_id:
+        for step in (lambda: cm_id.resolve_addr(None, (chosen.host, chosen.port)), cm_id.resolve_route):
+            step()
+            with channel.get_cm_event(WAIT) as event:
+                if event.status:
+                    sys.exit(event.explain())
+        client = Client(cm_id, channel, depth=16)
+        client.connect()
+        client.exchange(texts_of(chosen.count, chosen.size))
+        cm_id.disconnect()
+        print(f"{chosen.count} texts answered", flush=True)
+
+
+if __name__ == "__main__":
+    main()
