@@ -73,6 +73,8 @@ class Peer:
         self._process.kill()
         self._process.wait()
         self._reader.join()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
 
     def __enter__(self) -> Peer:
         return self
