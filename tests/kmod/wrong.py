@@ -42,7 +42,8 @@ _INIT = "static int __init client_init(void)\n{\n\tint ret;\n"
 _EXIT = "static void __exit client_exit(void)\n{\n"
 _ANSWERED = "\task->waiting = false;\n\tc->on_the_way--;\n"
 _SENT = "\tspin_lock_bh(&c->lock);\n\task->sending = false;\n"
-_DOWN = "\t\tclient_free_queues(c);\n\t\trdma_destroy_id(c->id);\n\t\tclient_become_idle(c, 0);\n"
+_ENDS = "\tclient_break(c, wc->status == IB_WC_WR_FLUSH_ERR ? -ECONNRESET : -EIO);\n"
+_DOWN = "\t\tclient_free_queues(c);\n\t\trdma_destroy_id(c->id);\n\t\tclient_become_idle(c);\n"
 
 WRONG = {
     "does not compile": _client(
@@ -68,9 +69,7 @@ WRONG = {
             ".length = sizeof(struct rnic_message) + ask->length - 1,",
         ),
     ),
-    "does not look how work ended": _client(
-        Step.DEATH, "a command still waits", ("\tclient_break(c, -EIO);\n", "")
-    ),
+    "does not look how work ended": _client(Step.DEATH, "a command still waits", (_ENDS, "")),
     "keeps its id": _client(
         Step.UNLOAD,
         "RDMA objects are left",
@@ -81,7 +80,7 @@ WRONG = {
         "memory is left",
         (
             "memcpy(message->text, text, length);",
-            "memcpy(message->text, kmemdup(text, length + 1, GFP_KERNEL), length);",
+            "memcpy(message->text, kmemdup(text, length, GFP_KERNEL), length);",
         ),
     ),
     "never ends": _client(

@@ -45,17 +45,22 @@ def lessons() -> list[Lesson]:
 
 
 def _lesson(course: Folder, name: str) -> Lesson:
-    text = "".join(path.read_text() for path in course.sources(name) if path.suffix == ".c")
+    text = "".join(path.read_text() for path in _sources(course, name))
     found = re.search(rf"^ \* {name}: (.*?)\.?$", text, re.MULTILINE)
     return Lesson(name, found[1] if found else "", skeleton.count(text))
+
+
+def _sources(course: Folder, name: str) -> list[Path]:
+    """A module's, and those of the modules that it needs."""
+    found = [path for module in (name, *NEEDS.get(name, ())) for path in course.sources(module)]
+    return list(dict.fromkeys(found))
 
 
 def copy(to: Path, module: str) -> Folder:
     """A module of it as it is, in a folder of its own."""
     course = folder()
     to.mkdir(parents=True)
-    sources = [path for one in (module, *NEEDS.get(module, ())) for path in course.sources(one)]
-    for path in dict.fromkeys(sources):
+    for path in _sources(course, module):
         shutil.copyfile(path, to / path.name)
     (to / "Kbuild").write_text(_kbuild(course, module, module))
     return Folder(to)
@@ -82,11 +87,9 @@ def new(name: str, made_from: str, where: Path) -> Folder:
 
 def _files(course: Folder, name: str, made_from: str) -> dict[str, str]:
     """The texts of a new module's files, by name."""
-    needs = NEEDS.get(made_from, ())
     renamed = {f"{made_from}.c": f"{name}.c"}
-    sources = [path for module in (made_from, *needs) for path in course.sources(module)]
     files = {"Kbuild": _kbuild(course, name, made_from)}
-    for path in dict.fromkeys(sources):
+    for path in _sources(course, made_from):
         files[renamed.get(path.name, path.name)] = skeleton.without_parts(path.read_text())
     for other in ("Makefile", *PEERS.get(made_from, ())):
         if (path := course.path / other).exists():
