@@ -59,7 +59,7 @@ WRONG = {
         Step.PROC, "No such file", ('proc_create_data("rnic_client"', 'proc_create_data("rnic_cilent"')
     ),
     "wants another service": _client(
-        Step.CONNECT, "Connection refused", ("cpu_to_be16(RNIC_ECHO)", "cpu_to_be16(RNIC_MEMORY)")
+        Step.CONNECT, "refused: service 2 is not 1", ("cpu_to_be16(RNIC_ECHO)", "cpu_to_be16(RNIC_MEMORY)")
     ),
     "sends a byte less": _client(
         Step.MESSAGE,

@@ -69,9 +69,13 @@ def built(folder: Folder, module: str, where: Path) -> Built:
 
 
 def rounds(
-    one: Built, machines: Machines, seconds: float, devices: tuple[str, ...] = DEVICES
+    one: Built,
+    machines: Machines,
+    seconds: float,
+    devices: tuple[str, ...] = DEVICES,
+    skipped: tuple[Step, ...] = (),
 ) -> Iterator[Report]:
-    """Test it over each transport, or once if it has no peer."""
+    """Test it over each transport, or once if it has no peer; what is skipped is not reached."""
     for device in devices if one.role.speaks else ("",):
         if one.outcome is not PASSED:
             report = Report(device, one.steps)
@@ -80,7 +84,7 @@ def rounds(
             continue
         tried = Round(one, device, machines.take(), seconds)
         try:
-            yield tried.run()
+            yield tried.run(skipped)
         finally:
             if tried.is_spoilt:
                 machines.spoil()
@@ -102,13 +106,13 @@ class Round:
             Step.UNLOAD: self.unload,
         }
 
-    def run(self) -> Report:
+    def run(self, skipped: tuple[Step, ...]) -> Report:
         """All steps, each unless it is not reached."""
         try:
             self._log = self.box.log()
             with self._one_device():
                 for step, act in self.steps.items():
-                    if self.report.can_be_reached(step) and not self.is_spoilt:
+                    if step not in skipped and self.report.can_be_reached(step) and not self.is_spoilt:
                         self.report.outcomes[step] = self._attempt(act)
         finally:
             self.role.close()

@@ -37,11 +37,12 @@ def load(place: Place, folder: Folder, module: str, parameters: Sequence[str] = 
     """Load a module, after the kernel's own that it needs; what the kernel said."""
     place.check(log.mark(f"loading {module}"))
     file = shlex.quote(place.path(folder.file(module)))
-    for needed in _needs(folder.file(module)):
+    needs = _needs(folder.file(module))
+    for needed in needs:
         if needed in folder.modules and not is_loaded(place, needed):
             load(place, folder, needed)
-        elif needed not in folder.modules:
-            place.run(f"modprobe {needed}")
+    others = " ".join(needed for needed in needs if needed not in folder.modules)
+    place.run(f"for name in {others}; do test -d /sys/module/$name || modprobe $name; done")
     words = " ".join(map(shlex.quote, parameters))
     return _do(place, f"insmod {file} {words}", f"{module} does not load", _LOADING)
 

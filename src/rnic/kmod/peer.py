@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
 from rnic.kmod.errors import KmodError
+from rnic.vm import Machine, namespace
 
 TRANSPORTS = {"rxe": "roce", "siw": "iwarp"}  # what RNIC_TRANSPORT says for a device of the kernel
 
@@ -19,11 +20,11 @@ TRANSPORTS = {"rxe": "roce", "siw": "iwarp"}  # what RNIC_TRANSPORT says for a d
 class Peer:
     """It runs until kill(), or until it ends; a context manager."""
 
-    def __init__(self, program: Path, machine: str, device: str, *words: str) -> None:
+    def __init__(self, program: Path, machine: Machine, device: str, *words: str) -> None:
         self.name = program.name
-        command = [sys.executable, "-m", "rnic", "vm", "exec", "-n", machine, "--"]
         self._process = subprocess.Popen(
-            [*command, sys.executable, "-u", str(program), *words],
+            [sys.executable, "-u", str(program), *words],
+            preexec_fn=functools.partial(namespace.enter, machine.keeper),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -63,10 +64,6 @@ class Peer:
             return None
         self._reader.join()
         return code
-
-    def stop(self) -> None:
-        """It does nothing more, and neither does its RNIC."""
-        self._process.send_signal(signal.SIGSTOP)
 
     def kill(self) -> None:
         """It ends without a word."""

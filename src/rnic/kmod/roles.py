@@ -95,7 +95,7 @@ class Role:
 
     def program(self, name: str, *words: str) -> Peer:
         """Start a program of the course."""
-        return Peer(course.folder().path / name, self.box.machine.name, self.device, *words)
+        return Peer(course.folder().path / name, self.box.machine, self.device, *words)
 
     def keep_busy(self) -> None:
         """A connection is alive when the module is unloaded."""

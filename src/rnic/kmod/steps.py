@@ -25,7 +25,7 @@ NEEDS = {
     Step.PROC: Step.LOAD,
     Step.CONNECT: Step.PROC,
     Step.MESSAGE: Step.CONNECT,
-    Step.DEATH: Step.CONNECT,
+    Step.DEATH: Step.MESSAGE,
     Step.UNLOAD: Step.LOAD,
 }
 
