@@ -6,8 +6,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -52,7 +52,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
 
 
 @pytest.fixture(scope="module")
-def builds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Built]]]:
+def builds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Built]:
     """All of them, as many at a time as there are processors."""
 
     def wrong(name: str, folder: Path) -> Built:
@@ -63,12 +63,12 @@ def builds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Futur
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         folder = tmp_path_factory.mktemp
-        yield {name: pool.submit(right, name, folder("course")) for name in COURSE} | {
-            name: pool.submit(wrong, name, folder("wrong")) for name in WRONG
-        }
+        begun = {name: pool.submit(right, name, folder("course")) for name in COURSE}
+        begun |= {name: pool.submit(wrong, name, folder("wrong")) for name in WRONG}
+        return {name: one.result() for name, one in begun.items()}
 
 
-def report(one: Built, machines: Machines, device: str, *skipped: Step) -> Report:
+def report(one: Built, machines: Machines, device: str, skipped: Collection[Step] = ()) -> Report:
     (found,) = rounds(one, machines, SECONDS, (device,), skipped)
     return found
 
@@ -83,15 +83,40 @@ def test_the_turn_of_who_writes_a_module(tmp_path: Path, monkeypatch: pytest.Mon
     assert (again.returncode, "it is loaded already" in again.stderr) == (1, True)
     checked("unload", "mine")
     assert "goodbye, you" in checked("log")
+    with Machine.attach("box") as machine:  # which is this computer, to what runs in it
+        command = f"{sys.executable} -m rnic kmod"
+        assert "hello, again" in machine.check(f"{command} load {tmp_path}/mine --here whom=again")
+        machine.check(f"{command} unload {tmp_path}/mine --here")
+        assert "goodbye, again" in machine.check(f"{command} log --here")
     assert "it is not loaded" in kmod("unload", "mine").stderr
+
+
+def test_an_oops_is_told_and_the_machine_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = course.new("mine", "hello", tmp_path / "mine")
+    text = (made.path / "mine.c").read_text()
+    check = "\tif (times < 1 ||"
+    assert check in text
+    (made.path / "mine.c").write_text(
+        text.replace(check, f"\tif (times == 7)\n\t\tWRITE_ONCE(*(int *)(long)times, 1);\n{check}")
+    )
+    done = kmod("load", "mine", "times=7")
+    assert done.returncode == 1
+    assert done.stderr.startswith("rnic: the kernel is in trouble after insmod\n")
+    assert "BUG: " in done.stderr
+    assert "mine_init" in done.stderr
+    done = kmod("load", "mine", "times=2")
+    assert done.returncode == 0, done
+    assert "box is started again: its kernel had oopsed" in done.stderr
+    checked("unload", "mine")
 
 
 @pytest.mark.parametrize("device", ["rxe", "siw"])
 @pytest.mark.parametrize("module", COURSE)
 def test_a_module_of_the_course_passes(
-    module: str, device: str, builds: dict[str, Future[Built]], machines: Machines
+    module: str, device: str, builds: dict[str, Built], machines: Machines
 ) -> None:
-    found = report(builds[module].result(), machines, device)
+    found = report(builds[module], machines, device)
     assert found.passed, found.as_dict()
 
 
@@ -105,12 +130,10 @@ def test_a_skeleton_compiles_and_loads_and_says_what_is_missing(
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_module_fails_at_its_step(
-    name: str, builds: dict[str, Future[Built]], machines: Machines
-) -> None:
+def test_a_wrong_module_fails_at_its_step(name: str, builds: dict[str, Built], machines: Machines) -> None:
     wrong = WRONG[name]
-    skipped = () if wrong.step is Step.DEATH else (Step.DEATH,)  # which takes the longest
-    found = report(builds[name].result(), machines, wrong.device, *skipped)
+    skipped = {Step.HOSTILE, Step.DEATH} - {wrong.step}  # which take the longest
+    found = report(builds[name], machines, wrong.device, skipped)
     assert list(found.failures) == [wrong.step], found.as_dict()
     failure = found.failures[wrong.step]
     assert wrong.says in f"{failure.detail}\n{failure.printed}", failure

@@ -69,7 +69,12 @@ WRONG = {
             ".length = sizeof(struct rnic_message) + ask->length - 1,",
         ),
     ),
-    "does not look how work ended": _client(Step.DEATH, "a command still waits", (_ENDS, "")),
+    "believes each number": _client(
+        Step.HOSTILE,
+        "died: Kernel panic",
+        ("\tif (IS_ERR(ask)) {\n\t\tpr_err(", "\tif (!ask) {\n\t\tpr_err("),
+    ),
+    "does not look how work ended": _client(Step.DEATH, "the command still waits", (_ENDS, "")),
     "keeps its id": _client(
         Step.UNLOAD,
         "RDMA objects are left",
@@ -110,6 +115,12 @@ WRONG = {
     ),
     "answers with the first letter as it came": _agent(
         Step.MESSAGE, "the answer is", ("for (i = 0; i < length; i++)", "for (i = 1; i < length; i++)")
+    ),
+    "takes every service": Wrong(
+        "listener",
+        Step.HOSTILE,
+        "is not refused",
+        (("listener.c", "if (request->service != cpu_to_be16(RNIC_ECHO))", "if (!request->service)"),),
     ),
     "keeps its agents": _agent(
         Step.CONNECT,

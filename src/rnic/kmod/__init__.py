@@ -9,7 +9,8 @@ loading          load and unload, and what the kernel said
 log              the kernel's log: since when, and whether the kernel is in trouble
 steps, report    what is tested, and how it went
 grade            the test of a module, step by step
-roles, peer      how the modules of each kind are spoken to; the process that is their peer
+roles            how the modules of each kind are spoken to
+peer, rogue      the process that is their peer; what it is with a fault
 """
 
 from rnic.kmod.errors import KmodError

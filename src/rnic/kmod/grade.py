@@ -7,7 +7,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -73,7 +73,7 @@ def rounds(
     machines: Machines,
     seconds: float,
     devices: tuple[str, ...] = DEVICES,
-    skipped: tuple[Step, ...] = (),
+    skipped: Collection[Step] = (),
 ) -> Iterator[Report]:
     """Test it over each transport, or once if it has no peer; what is skipped is not reached."""
     for device in devices if one.role.speaks else ("",):
@@ -106,7 +106,7 @@ class Round:
             Step.UNLOAD: self.unload,
         }
 
-    def run(self, skipped: tuple[Step, ...]) -> Report:
+    def run(self, skipped: Collection[Step]) -> Report:
         """All steps, each unless it is not reached."""
         try:
             self._log = self.box.log()

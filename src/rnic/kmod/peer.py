@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 from rnic.kmod.errors import KmodError
 from rnic.vm import Machine, namespace
@@ -20,10 +19,10 @@ TRANSPORTS = {"rxe": "roce", "siw": "iwarp"}  # what RNIC_TRANSPORT says for a d
 class Peer:
     """It runs until kill(), or until it ends; a context manager."""
 
-    def __init__(self, program: Path, machine: Machine, device: str, *words: str) -> None:
-        self.name = program.name
+    def __init__(self, name: str, machine: Machine, device: str, *words: str) -> None:
+        self.name = name
         self._process = subprocess.Popen(
-            [sys.executable, "-u", str(program), *words],
+            [sys.executable, "-u", *words],
             preexec_fn=functools.partial(namespace.enter, machine.keeper),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

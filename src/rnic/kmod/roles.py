@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
-from rnic.kmod import course, log
+from rnic.kmod import course, log, rogue
 from rnic.kmod.peer import Peer
 from rnic.kmod.place import Box
 from rnic.kmod.steps import Step
@@ -93,9 +93,11 @@ class Role:
             before = now
             time.sleep(STILL)
 
-    def program(self, name: str, *words: str) -> Peer:
-        """Start a program of the course."""
-        return Peer(course.folder().path / name, self.box.machine, self.device, *words)
+    def program(self, name: str, *words: str, fault: str = "") -> Peer:
+        """Start a program of the course, or what it is with a fault (rogue.py)."""
+        path = course.folder().path / name
+        command = [rogue.__file__, str(path), fault] if fault else [str(path)]
+        return Peer(name, self.box.machine, self.device, *command, *words)
 
     def keep_busy(self) -> None:
         """A connection is alive when the module is unloaded."""
@@ -113,6 +115,7 @@ class Client(Role):
         Step.PROC: "read_proc",
         Step.CONNECT: "connect",
         Step.MESSAGE: "send_texts",
+        Step.HOSTILE: "meet_a_liar",
         Step.DEATH: "lose_the_server",
     }
 
@@ -122,16 +125,21 @@ class Client(Role):
 
     def connect(self) -> None:
         """With a new server, which stays."""
+        self.connect_with()
+
+    def connect_with(self, fault: str = "") -> None:
+        """With a new server, which may have a fault."""
         self.close()
-        self.server = self._open.enter_context(self.serve())
+        self.server = self._open.enter_context(self.serve(fault))
         self.command(f"connect {self.box.machine.host_ip} {self.port}")
         if (state := self.field("state")) != "connected":
             raise WrongError(f"connect has returned, and {self.proc} says state {state}", self.server.printed)
 
     @contextmanager
-    def serve(self) -> Iterator[Peer]:
+    def serve(self, fault: str) -> Iterator[Peer]:
         """A server on this computer."""
-        with self.program("peer_listener.py", "--bind", self.box.machine.host_ip, "--port", "0") as server:
+        words = ("--bind", self.box.machine.host_ip, "--port", "0")
+        with self.program("peer_listener.py", *words, fault=fault) as server:
             self.port = server.expect(r"listening on port (\d+)", self.seconds)[1]
             yield server
 
@@ -153,6 +161,14 @@ class Client(Role):
         if (answered, wrong) != (str(count), "0"):
             raise WrongError(f"the server has answered {answered} texts of {count}, and {wrong} were wrong")
 
+    def meet_a_liar(self) -> None:
+        """A server's answers have wrong numbers: the command fails, and the file tells how things are."""
+        self.command("disconnect")
+        self.connect_with("wrong-number")
+        job = self.start("send is it you")
+        self.end_of(job, "an answer with a wrong number has come")
+        self.show()
+
     def lose_the_server(self) -> None:
         """It dies amid many texts: the command fails, the module says so, and connects with another one."""
         self.command("disconnect")
@@ -160,18 +176,18 @@ class Client(Role):
         job = self.start(f"texts {ENDLESS}")
         self.until_more("received", 0)
         self.server.kill()
-        self.end_of(job)
+        self.end_of(job, "the server has died")
         self.until_field("state", "idle")
         self.connect()
         self.command("send still there")
 
-    def end_of(self, job: Job) -> None:
-        """A command that cannot succeed ends."""
+    def end_of(self, job: Job, why: str) -> None:
+        """A command that cannot succeed ends, and fails."""
         if not self.ends(job):
             job.kill()
-            raise WrongError(f"{self.seconds:g} s after the server's end a command still waits for it")
+            raise WrongError(f"{why}, and {self.seconds:g} s later the command still waits")
         if job.rc == 0:
-            raise WrongError("the server has died amid texts, and the command says that all is well")
+            raise WrongError(f"{why}, and the command says that all is well")
 
     def ends(self, job: Job) -> bool:
         """Whether it does within the limit."""
@@ -216,6 +232,7 @@ class Listener(Role):
         Step.PROC: "read_proc",
         Step.CONNECT: "serve_nothing",
         Step.MESSAGE: "serve_texts",
+        Step.HOSTILE: "meet_strangers",
         Step.DEATH: "lose_the_client",
     }
 
@@ -235,6 +252,17 @@ class Listener(Role):
         asks = int(self.field("asks")) - before
         if asks != MANY + 41:
             raise WrongError(f"{self.proc} says {asks} asks more after {MANY + 41} texts")
+
+    def meet_strangers(self) -> None:
+        """Who wants another service is refused, and messages that are no questions are no harm."""
+        with self.client("--count", "0", fault="wrong-service") as stranger:
+            if self.code_of(stranger) == 0:
+                raise WrongError("a client that wants another service is not refused", stranger.printed)
+        with self.client("--count", "1", fault="wrong-kind") as stranger:
+            if self.code_of(stranger) == 0:
+                raise WrongError("a message that is no question is answered as one", stranger.printed)
+        self.until_field("agents", "0")
+        self.serve(20, None)
 
     def lose_the_client(self) -> None:
         """It dies while answers are on their way: the module notices, and serves another one.
@@ -268,16 +296,20 @@ class Listener(Role):
         """A client with so many texts of that size, or of different ones, which must end well."""
         words = ["--count", str(count), *(["--size", str(size)] if size is not None else [])]
         with self.client(*words) as client:
-            code = client.wait(self.seconds)
-        if code is None:
-            raise WrongError(f"a client with {count} texts has not ended after {self.seconds:g} s")
-        if code:
-            raise WrongError(log.tail(client.printed) or f"a client with {count} texts ends with {code}")
+            if code := self.code_of(client):
+                raise WrongError(f"a client with {count} texts ends with {code}", log.tail(client.printed))
         self.until_field("agents", "0")
 
-    def client(self, *words: str) -> Peer:
+    def code_of(self, client: Peer) -> int:
+        """Its exit code."""
+        code = client.wait(self.seconds)
+        if code is None:
+            raise WrongError(f"a client still waits after {self.seconds:g} s", log.tail(client.printed))
+        return code
+
+    def client(self, *words: str, fault: str = "") -> Peer:
         """On this computer."""
-        return self.program("peer_client.py", self.box.machine.ip, *words)
+        return self.program("peer_client.py", self.box.machine.ip, *words, fault=fault)
 
     def close(self) -> None:
         """Its clients end."""

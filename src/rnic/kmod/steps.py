@@ -15,6 +15,7 @@ class Step(Enum):
     PROC = "has its /proc file"
     CONNECT = "connects"
     MESSAGE = "right messages"
+    HOSTILE = "bears wrong messages"
     DEATH = "bears a peer's end"
     UNLOAD = "unloads, leaks none"
 
@@ -25,6 +26,7 @@ NEEDS = {
     Step.PROC: Step.LOAD,
     Step.CONNECT: Step.PROC,
     Step.MESSAGE: Step.CONNECT,
+    Step.HOSTILE: Step.MESSAGE,
     Step.DEATH: Step.MESSAGE,
     Step.UNLOAD: Step.LOAD,
 }
