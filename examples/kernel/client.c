@@ -47,9 +47,9 @@
 
 #define CLIENT_DEPTH	16	/* asks on their way at most, and receives for their answers */
 #define AREA_BYTES	(CLIENT_DEPTH * RNIC_MESSAGE_MAX)
-#define RESOLVE_MS	20000	/* the most that an address or a route takes */
-#define CONNECT_MS	20000	/* and the server's answer to a request */
-#define ANSWER_MS	60000	/* and an answer to an ask */
+#define RESOLVE_MS	2000	/* in which an address or a route is to be found */
+#define STEP_MS		20000	/* the longest wait for any event */
+#define ANSWER_MS	60000	/* and for an answer */
 #define ACK_TIMEOUT	17	/* 4.096 us << 17 = 0.5 s until a packet is sent again */
 
 static char *addr;
@@ -273,9 +273,9 @@ static int client_event(struct rdma_cm_id *id, struct rdma_cm_event *event)
 }
 
 /* Wait until RDMA-CM has done a step: 0, or the negative errno of why it has not. */
-static int client_wait_step(struct client *c, unsigned int ms)
+static int client_wait_step(struct client *c)
 {
-	long left = wait_for_completion_interruptible_timeout(&c->step, msecs_to_jiffies(ms));
+	long left = wait_for_completion_interruptible_timeout(&c->step, msecs_to_jiffies(STEP_MS));
 
 	if (left < 0)
 		return left;	/* a signal: -ERESTARTSYS */
@@ -301,12 +301,13 @@ static struct rdma_cm_id *client_resolve(struct client *c)
 		return id;
 
 	/*
-	 * Without a source address the routing table chooses. The event comes later; only -errno
-	 * comes now.
+	 * Without a source address the routing table chooses.  The event comes later; only -errno
+	 * comes now.  A neighbour's answer can come before RDMA-CM (6.1) waits for it; then the
+	 * address is resolved only when the time is over.  So the time is short.
 	 */
 	ret = rdma_resolve_addr(id, NULL, (struct sockaddr *)&c->peer, RESOLVE_MS);
 	if (!ret)
-		ret = client_wait_step(c, RESOLVE_MS);
+		ret = client_wait_step(c);
 	if (ret)
 		goto err_destroy;
 
@@ -315,7 +316,7 @@ static struct rdma_cm_id *client_resolve(struct client *c)
 	if (!ret)
 		ret = rdma_resolve_route(id, RESOLVE_MS);
 	if (!ret)
-		ret = client_wait_step(c, RESOLVE_MS);
+		ret = client_wait_step(c);
 	if (ret)
 		goto err_destroy;
 	return id;
@@ -507,7 +508,7 @@ static int client_call(struct client *c)
 	int ret;
 
 	ret = rdma_connect(c->id, &param);
-	return ret ? ret : client_wait_step(c, CONNECT_MS);
+	return ret ? ret : client_wait_step(c);
 	/* -- end -- */
 }
 
@@ -738,9 +739,9 @@ static int client_wait_free(struct client *c, const struct ask *ask)
 
 	if (left < 0)
 		return left;	/* a signal: -ERESTARTSYS */
-	if (!client_is_connected(c))
-		return client_gone(c);
-	return left ? 0 : -ETIMEDOUT;
+	if (client_is_free(c, ask))
+		return 0;	/* even if the connection has ended since */
+	return client_is_connected(c) ? -ETIMEDOUT : client_gone(c);
 }
 
 /* Post a SEND of an ask whose memory is ready. */

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A client of the kernel module listener: it sends texts, and checks the answers (message.h).
 
-    python peer_client.py 10.77.0.2                  over RoCE
-    python peer_client.py 10.77.0.2 --device iwarp_rnicvm0 --count 1000
+python peer_client.py 10.77.0.2                  over RoCE
+python peer_client.py 10.77.0.2 --device iwarp_rnicvm0 --count 1000
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
+import signal
 import sys
 
 from message import MESSAGE_MAX, TEXT_MAX, Kind, Message, Offer, Request, Service, capitals
@@ -28,6 +30,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("-d", "--device", help="such as iwarp_eth0 (the first that reaches the server)")
     parser.add_argument("-n", "--count", type=int, default=100, help="how many texts (100)")
     parser.add_argument("-s", "--size", type=int, help=f"bytes of each, {TEXT_MAX} at most (different ones)")
+    parser.add_argument("--hold", action="store_true", help="stay connected until Ctrl-C")
     return parser.parse_args()
 
 
@@ -112,8 +115,11 @@ def main() -> None:
         client = Client(cm_id, channel, depth=16)
         client.connect()
         client.exchange(texts_of(chosen.count, chosen.size))
-        cm_id.disconnect()
         print(f"{chosen.count} texts answered", flush=True)
+        if chosen.hold:
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.pause()
+        cm_id.disconnect()
 
 
 if __name__ == "__main__":
