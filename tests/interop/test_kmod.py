@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -88,6 +89,8 @@ def test_the_turn_of_who_writes_a_module(tmp_path: Path, monkeypatch: pytest.Mon
         assert "hello, again" in machine.check(f"{command} load {tmp_path}/mine --here whom=again")
         machine.check(f"{command} unload {tmp_path}/mine --here")
         assert "goodbye, again" in machine.check(f"{command} log --here")
+    graded = json.loads(checked("grade", "mine", "-n", "box", "--json"))
+    assert (graded["from"], graded["passed"]) == ("hello", True)
     assert "it is not loaded" in kmod("unload", "mine").stderr
 
 

@@ -122,9 +122,13 @@ class Round:
         """A step; whatever the module did, the kernel must be well afterwards."""
         try:
             outcome = _tried(act)
-            trouble = self._trouble()
         except MachineError as error:
             return self._lost(error)
+        try:
+            trouble = self._trouble()
+        except MachineError as error:
+            lost = self._lost(error)
+            return lost if outcome is PASSED else outcome
         if trouble:
             self.is_spoilt = True
             return Outcome("failed", f"the kernel is in trouble: {log.first(trouble)}", trouble)

@@ -33,6 +33,10 @@ class OopsError(KmodError):
     """The kernel has oopsed meanwhile."""
 
 
+class StuckError(KmodError):
+    """A module's init or exit has not returned, and the machine must be ended; or it has died."""
+
+
 def load(place: Place, folder: Folder, module: str, parameters: Sequence[str] = ()) -> str:
     """Load a module, after the kernel's own that it needs; what the kernel said."""
     place.check(log.mark(f"loading {module}"))
@@ -74,7 +78,7 @@ def _do(place: Place, command: str, failed: str, meanings: dict[str, str]) -> st
     try:
         result = place.run(command)
     except MachineError as error:
-        raise KmodError(f"{failed}: {error}") from None
+        raise StuckError(f"{failed}: {error}") from None
     said = log.since(place.log())
     if trouble := log.trouble(said):
         raise OopsError(f"the kernel is in trouble after {command.partition(' ')[0]}\n{trouble}")

@@ -13,7 +13,7 @@ from typing import Any
 
 from rnic.kmod import build
 from rnic.kmod.errors import KmodError
-from rnic.vm import Machine, Result, running
+from rnic.vm import Machine, MachineError, Result, running
 from rnic.vm.console import excerpt
 
 DEFAULT = "box"
@@ -149,8 +149,11 @@ def unwell(name: str) -> str:
     with Machine.attach(name) as machine:
         if machine.dead:
             return machine.why or "it had died"
-        machine.wait_ready()
-        return "its kernel had oopsed" if Box(machine).is_damaged() else ""
+        try:
+            machine.wait_ready()
+            return "its kernel had oopsed" if Box(machine).is_damaged() else ""
+        except MachineError:
+            return "it did not answer"
 
 
 def start(name: str, options: dict[str, Any], say: Say) -> None:

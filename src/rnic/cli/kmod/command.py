@@ -89,7 +89,11 @@ def _place(name: str, is_here: bool, *, start: bool = False) -> Iterator[place.P
             yield place.Here()
         else:
             with place.ready(name, say) if start else place.attached(name) as box:
-                yield box
+                try:
+                    yield box
+                except loading.StuckError:
+                    place.restart(box.name, say)
+                    raise
 
 
 # ---------------------------------------------------------------------- making
