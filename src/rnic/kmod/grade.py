@@ -128,15 +128,19 @@ class Round:
             trouble = self._trouble()
         except MachineError as error:
             lost = self._lost(error)
-            return lost if outcome is PASSED else outcome
-        if trouble:
-            self.is_spoilt = True
-            return Outcome("failed", f"the kernel is in trouble: {log.first(trouble)}", trouble)
-        return outcome
+            return lost if outcome is PASSED or self.box.machine.dead else outcome
+        return self._in_trouble(trouble) if trouble else outcome
 
     def _trouble(self) -> str:
-        """Of which the kernel has told since the last step."""
-        before, self._log = self._log, self.box.log()
+        """Of which the kernel has told since the last step; also if it does nothing else any more."""
+        before = self._log
+        try:
+            self._log = self.box.log()
+        except MachineError:
+            trouble = log.trouble(log.behind(self.box.machine.console(), before))
+            if not trouble or self.box.machine.dead:
+                raise
+            return trouble
         return log.trouble(log.behind(self._log, before))
 
     def _lost(self, error: MachineError) -> Outcome:
@@ -147,6 +151,11 @@ class Round:
             return Outcome("failed", detail, printed)
         detail, _, printed = str(error).partition("\n")
         return Outcome("failed", detail, printed)
+
+    def _in_trouble(self, trouble: str) -> Outcome:
+        """The kernel has said so."""
+        self.is_spoilt = True
+        return Outcome("failed", f"the kernel is in trouble: {log.first(trouble)}", trouble)
 
     @contextmanager
     def _one_device(self) -> Iterator[None]:
