@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs in the guest: what programs do with /proc/procfile, whose module is loaded.
 
-python3 guest_procfile.py write TEXT... write each TEXT, which has Python's escapes, by one write(); say what comes
-python3 guest_procfile.py nowhere       the same with a pointer to no memory
-python3 guest_procfile.py fill COUNT    add so many lines
-python3 guest_procfile.py parts COUNT   read so many lines in parts, and change them meanwhile
-python3 guest_procfile.py crowd COUNT   processes add and remove so many lines each, while others read
-python3 guest_procfile.py hold          open it, say "open", and wait for the end of the input
+    python3 guest_procfile.py write TEXT... write each TEXT by one write(), and say what comes of it
+    python3 guest_procfile.py nowhere       the same with a pointer to no memory
+    python3 guest_procfile.py fill COUNT    add so many lines
+    python3 guest_procfile.py parts COUNT   read so many lines in parts, and change them meanwhile
+    python3 guest_procfile.py crowd COUNT   processes add and remove so many lines each, while others read
+    python3 guest_procfile.py hold          open it, say "open", and wait for the end of the input
+
+The exit status is 1, with a traceback, if anything is not as it must be.
 """
 
 from __future__ import annotations
@@ -15,12 +17,15 @@ import ctypes
 import errno
 import os
 import sys
+from pathlib import Path
 
-FILE = "/proc/procfile"
+FILE = Path("/proc/procfile")
 WRITERS, READERS = 3, 2
+STANDING = 300  # lines that stay, so that a reader is on its way for long
 
 
 def write(*texts: str) -> None:
+    """The texts have Python's escapes."""
     fd = os.open(FILE, os.O_WRONLY)
     for text in texts:
         try:
@@ -45,8 +50,7 @@ def command(text: str) -> None:
 
 
 def read() -> list[str]:
-    with open(FILE) as file:
-        return file.read().splitlines()
+    return FILE.read_text().splitlines()
 
 
 def fill(count: int) -> None:
@@ -58,14 +62,13 @@ def parts(count: int) -> None:
     """Lines in front of the reader and behind it are removed, and more are added."""
     fill(count)
     gone = [1, 2, count - 1, count]
-    with open(FILE, buffering=1) as file:
-        fd = file.fileno()
-        text = os.read(fd, 1000)
-        for number in gone:
-            command(f"remove {number}")
-        command("add the last")
-        while more := os.read(fd, 1000):
-            text += more
+    fd = os.open(FILE, os.O_RDONLY)
+    text = os.read(fd, 1000)
+    for number in gone:
+        command(f"remove {number}")
+    command("add the last")
+    while more := os.read(fd, 1000):
+        text += more
     numbers = [int(line.split()[0]) for line in text.decode().splitlines()]
     assert numbers == [*range(1, count - 1), count + 1], numbers  # 1 and 2 were read before
     assert [int(line.split()[0]) for line in read()] == [*range(3, count - 1), count + 1]
@@ -87,6 +90,8 @@ def crowd(count: int) -> None:
             numbers = [int(words[0]) for words in lines]
             assert numbers == sorted(set(numbers)), numbers
 
+    for i in range(STANDING):
+        command(f"add standing {i}")
     pids = []
     for i in range(WRITERS + READERS):
         if not (pid := os.fork()):
@@ -94,11 +99,11 @@ def crowd(count: int) -> None:
             os._exit(0)  # not reached after an error, whose exit status is 1
         pids.append(pid)
     assert all(os.waitpid(pid, 0)[1] == 0 for pid in pids)
-    assert read() == []
+    assert [line.split()[1:] for line in read()] == [["standing", str(i)] for i in range(STANDING)]
 
 
 def hold() -> None:
-    with open(FILE):
+    with FILE.open():
         print("open", flush=True)
         sys.stdin.read()
 

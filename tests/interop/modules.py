@@ -22,7 +22,7 @@ from pathlib import Path
 from rnic.vm import Machine, images, kernel
 
 SOURCE = Path(__file__).resolve().parents[2] / "examples/kernel"
-OUTPUT = {"*.ko", "*.o", "*.mod*", ".*.cmd", "Module.symvers", "modules.order", "__pycache__"}
+OUTPUT = {"*.ko", "*.o", "*.mod*", ".*.cmd", ".*.o.d", "Module.symvers", "modules.order", "__pycache__"}
 # What the kernel prints of itself when something is wrong with it.
 SPLAT = re.compile(
     r"BUG:|WARNING:|Oops|general protection|kernel panic|INFO: task .* blocked|refcount_t|UBSAN"
