@@ -482,6 +482,7 @@ static void agent_end(struct work_struct *work)
 
 /* ------------------------------------------------------------ what the listener calls */
 
+/* Let the agent begin, unless there are max.  Nobody who can end it sees it before. */
 static int agent_enter(struct agent *agent, unsigned int max)
 {
 	int ret = 0;
@@ -491,6 +492,8 @@ static int agent_enter(struct agent *agent, unsigned int max)
 		agents_now++;
 		agent->number = ++agents_ever;
 		list_add_tail(&agent->list, &agents);
+		agent->id->context = agent;
+		queue_work(agents_queue, &agent->begin);
 	} else {
 		ret = -EUSERS;
 	}
@@ -512,14 +515,9 @@ int rnic_agent_start(struct rdma_cm_id *id, unsigned int max)
 	INIT_WORK(&agent->end, agent_end);
 	INIT_DELAYED_WORK(&agent->probe, agent_probe);
 	ret = agent_enter(agent, max);
-	if (ret) {
+	if (ret)
 		kfree(agent);
-		return ret;
-	}
-	id->context = agent;
-	/* Before rnic_agents_end() can see it in the list, or after: agent_end() cancels it. */
-	queue_work(agents_queue, &agent->begin);
-	return 0;
+	return ret;
 }
 EXPORT_SYMBOL_GPL(rnic_agent_start);
 

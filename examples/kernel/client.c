@@ -845,14 +845,17 @@ static int client_send_texts(struct client *c, unsigned int count)
  */
 static void client_failed(struct client *c, const struct ib_wc *wc, const char *what)
 {
-	/* Flushed is what had no chance any more: no reason to log it. */
-	if (wc->status != IB_WC_WR_FLUSH_ERR) {
-		pr_err("%s: %s (%d)\n", what, ib_wc_status_msg(wc->status), wc->status);
-		spin_lock_bh(&c->lock);
-		c->errors++;
-		spin_unlock_bh(&c->lock);
+	if (wc->status == IB_WC_WR_FLUSH_ERR) {
+		/* It had no chance any more.  Of a request that failed, an event says why. */
+		if (client_is_connected(c))
+			client_break(c, -ECONNRESET);
+		return;
 	}
-	client_break(c, wc->status == IB_WC_WR_FLUSH_ERR ? -ECONNRESET : -EIO);
+	pr_err("%s: %s (%d)\n", what, ib_wc_status_msg(wc->status), wc->status);
+	spin_lock_bh(&c->lock);
+	c->errors++;
+	spin_unlock_bh(&c->lock);
+	client_break(c, -EIO);
 }
 
 /* A SEND has completed: the device does not need its memory any more. */

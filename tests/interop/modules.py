@@ -51,14 +51,14 @@ class Box:
         words = " ".join(shlex.quote(f"{key}={value}") for key, value in parameters.items())
         self.machine.check(f"insmod {built() / name}.ko {words}")
 
-    def unload(self, name: str) -> None:
-        """Unload it, which must not fail or hang."""
-        self.machine.check(f"rmmod {name}", timeout=60)
+    def unload(self, *names: str) -> None:
+        """Unload modules, which must not fail or hang."""
+        self.machine.check(f"rmmod {' '.join(names)}", timeout=60)
 
     @contextmanager
     def loaded(self, name: str, **parameters: object) -> Iterator[None]:
-        """Load a module, and unload it; then nothing is left of it."""
-        with self.nothing_left():
+        """Load a module, and unload it; see clean()."""
+        with self.clean():
             self.load(name, **parameters)
             try:
                 yield
@@ -66,8 +66,8 @@ class Box:
                 self.unload(name)
 
     @contextmanager
-    def nothing_left(self) -> Iterator[None]:
-        """At the end nothing of the RDMA devices is in use that was not before.
+    def clean(self) -> Iterator[None]:
+        """At the end, nothing of the RDMA devices is in use that was not at the beginning.
 
         The log begins anew; nothing in it may say that the kernel itself is in trouble.
         """

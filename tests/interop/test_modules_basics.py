@@ -53,7 +53,7 @@ MODPROBE = "modprobe -d /run/course"
 def test_ten_times_loaded_and_unloaded(box: Box, names: str) -> None:
     load = " && ".join(f"insmod {built()}/{name}.ko" for name in names.split())
     unload = " && ".join(f"rmmod {name}" for name in reversed(names.split()))
-    with box.nothing_left():
+    with box.clean():
         box.machine.check(f"for i in $(seq 10); do {load} && {unload} || exit; done")
 
 
@@ -196,7 +196,7 @@ def test_procfile_stays_loaded_while_its_file_is_open(box: Box) -> None:
 
 
 def test_modprobe_loads_base_for_user_and_base_stays_as_long(box: Box) -> None:
-    with box.nothing_left():
+    with box.clean():
         box.machine.check(FOLDER.format(built=built()))
         box.machine.check(f"{MODPROBE} user add=5")
         assert box.machine.check("awk '$1 == \"base\" {print $3, $4}' /proc/modules") == "1 user,\n"
@@ -298,7 +298,7 @@ def test_devices_is_told_of_a_device_whose_network_device_goes(box: Box) -> None
 
 def test_devices_come_and_go_while_the_list_is_read_and_the_module_leaves(two_processors: Box) -> None:
     box = two_processors
-    with network_device(box, "rnic7"), box.nothing_left():
+    with network_device(box, "rnic7"), box.clean():
         turns = "i=0; while [ $i -lt 10 ]; do i=$((i+1)); {} done"
         links = box.machine.spawn(
             turns.format("rdma link add rxe7 type rxe netdev rnic7 && rdma link del rxe7 || exit;")
@@ -346,7 +346,7 @@ def two_processors() -> Iterator[Box]:
 
 @contextmanager
 def base_and_user(box: Box, **parameters: object) -> Iterator[None]:
-    with box.nothing_left():
+    with box.clean():
         box.load("base")
         box.load("user", **parameters)
         yield

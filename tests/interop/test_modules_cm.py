@@ -28,6 +28,7 @@ PORT = 7471
 LIMIT = 60.0  # seconds, for what takes one or two
 CLIENT, LISTENER = "/proc/rnic_client", "/proc/rnic_listener"
 WAYS = [("ipv4", "softirq"), ("ipv6", "workqueue")]  # family, and where completions are handled
+ORDERS = ("client listener agent", "listener client agent") * 2 + ("client listener agent",)
 SERVED = re.compile(r"(\d+) texts answered, (\d+) messages wrong")
 
 
@@ -93,11 +94,13 @@ class Side:
     @contextmanager
     def listener(self, max_agents: int = 8, **parameters: object) -> Iterator[None]:
         """The modules agent, with these parameters, and listener are loaded."""
-        with (
-            self.box.loaded("agent", **parameters),
-            self.box.loaded("listener", port=PORT, max_agents=max_agents),
-        ):
-            yield
+        with self.box.clean():
+            self.box.load("agent", **parameters)
+            self.box.load("listener", port=PORT, max_agents=max_agents)
+            try:
+                yield
+            finally:
+                self.box.unload("listener", "agent")
 
     @contextmanager
     def server(self, family: str = "ipv4", *options: object) -> Iterator[tuple[subprocess.Popen[str], int]]:
@@ -265,14 +268,14 @@ def test_listener_answers_what_rnic_asks(side: Side, family: str, poll: str) -> 
 
 
 def test_client_and_listener_of_the_kernel(side: Side) -> None:
-    """Ten times over: they are loaded, exchange texts, and are unloaded in either order while connected."""
+    """Ten times over, with both devices: they exchange texts, and are unloaded in either order meanwhile."""
     turn = f"""
         insmod agent.ko; insmod listener.ko; insmod client.ko addr={side.there["ipv6"]} texts=40
         grep -qx 'received 40' {CLIENT}; grep -qx 'asks 40' {LISTENER}
         rmmod {{}}
         test "$(rdma resource)" = "$before"
     """
-    turns = "".join(turn.format(order) for order in ("client listener agent", "listener client agent") * 5)
+    turns = "".join(turn.format(order) for order in ORDERS)
     side.machine.check("dmesg -C")
     side.machine.check(f"set -e; cd {built()}; before=$(rdma resource); {turns}", LIMIT * 5)
     assert not side.box.splat()
@@ -289,6 +292,7 @@ def test_client_that_finds_nobody_is_not_loaded(side: Side) -> None:
     assert side.machine.run(f"test -e {CLIENT}")[0]
 
 
+@pytest.mark.one_in(2)  # the device makes no difference
 def test_commands_that_make_no_sense(side: Side) -> None:
     with side.client():
         for line in ("dance", "connect", "connect here 7", f"connect {side.here['ipv4']} x", "texts many"):
@@ -330,6 +334,7 @@ def offering(offer: bytes) -> Callable[[CmId], None]:
     return serve
 
 
+@pytest.mark.one_in(2)  # the device makes no difference
 def test_client_leaves_a_server_that_offers_nothing(side: Side) -> None:
     with side.client():
         for offer in (b"", Offer(0).pack(), Offer(16).pack()[:7], bytes(32)):
@@ -395,8 +400,9 @@ def test_listener_survives_a_flood(side: Side) -> None:
         client.outgoing[: len(data)] = data
         for _ in range(100):
             client.cm_id.post_send(SGE(client.out, 0, len(data)))
-        while client.cm_id.get_send_comp(LIMIT).status == WCStatus.SUCCESS:
-            pass  # some are taken; then the connection ends, by this end's retries or by the other end's
+        for _ in range(100):  # some are taken, at least; the connection may end
+            if client.cm_id.get_send_comp(LIMIT).status != WCStatus.SUCCESS:
+                break
         with stranger(side) as other:
             assert other.exchange(Message(Kind.ASK, 0, b"a").pack()) == Message(Kind.ANSWER, 0, b"A")
 
@@ -415,6 +421,7 @@ def answering(answer: bytes) -> Callable[[CmId], None]:
     return serve
 
 
+@pytest.mark.one_in(2)  # the device makes no difference
 def test_client_leaves_a_server_that_answers_wrong(side: Side) -> None:
     answers = [
         Message(*words).pack()
@@ -429,6 +436,7 @@ def test_client_leaves_a_server_that_answers_wrong(side: Side) -> None:
                 assert (found["errors"], found["error"]) == ("1", "-71")
 
 
+@pytest.mark.one_in(2)  # the device makes no difference
 def test_client_is_told_what_was_wrong(side: Side) -> None:
     def serve(request: CmId) -> None:
         end = Stranger(request)
@@ -464,10 +472,21 @@ def test_client_notices_that_its_server_was_killed(side: Side, work: str) -> Non
             assert int(side.wait_idle()["error"]) < 0
 
 
+@pytest.mark.one_in(2)  # the device makes no difference
+def test_client_is_unloaded_in_the_middle(side: Side) -> None:
+    with side.server() as (_, port):
+        with side.client():
+            side.ask(f"connect {side.here['ipv4']} {port}")
+            texts = side.machine.spawn(f"/bin/echo texts 100000000 >{CLIENT}")
+            side.wait(CLIENT, lambda found: int(found["received"]) > 50)
+        rc, out = texts.wait(LIMIT)
+        assert (rc, out) == (1, "/bin/echo: write error: Transport endpoint is not connected\n")
+
+
 @pytest.mark.parametrize("work", ["idle", "busy"])
 def test_listener_notices_that_a_client_was_killed(side: Side, work: str) -> None:
     with side.listener(probe=1):
-        hold = ["--count", 1, "--hold"] if work == "idle" else ["--count", 10_000_000, "--size", 10]
+        hold = ["--count", 1, "--hold"] if work == "idle" else ["--count", 100_000, "--size", 10]
         with side.caller(*hold) as client:
             side.wait(LISTENER, lambda found: int(found["asks"]) >= (1 if work == "idle" else 50))
             side.wait_agents(1)
@@ -500,13 +519,13 @@ def test_device_goes_away(side: Side) -> None:
     """Both ends let it go, and find it again when it is back."""
     again = f"rdma link add {side.kind}0 type {side.kind} netdev eth0"
     with side.listener(), side.client():
-        for _ in range(2):
-            side.ask(f"connect {side.there['ipv4']} {PORT}")
-            side.ask("texts 10")
-            side.machine.check(f"rdma link del {side.kind}0; {again}")
-            assert side.wait_idle()["error"] == "-19"
-            side.wait_agents(0)
-        assert side.read(LISTENER)["asks"] == "20"
+        side.ask(f"connect {side.there['ipv4']} {PORT}")
+        side.machine.check(f"rdma link del {side.kind}0; {again}")
+        assert side.wait_idle()["error"] == "-19"
+        side.wait_agents(0)
+        side.ask(f"connect {side.there['ipv4']} {PORT}")
+        side.ask("texts 10")
+        assert side.read(LISTENER)["asks"] == "10"
 
 
 # ------------------------------------------------------------ loss
@@ -517,10 +536,10 @@ def test_texts_arrive_on_a_link_that_loses_packets(side: Side, percent: int) -> 
     with side.listener(probe=0), side.client(probe=0), side.server() as (_, port):
         side.ask(f"connect {side.here['ipv4']} {port}")
         with side.lossy(percent):
-            side.ask("texts 40")
-            with side.caller("--count", 40) as client:
-                assert report(client) == "40 texts answered\n"
+            side.ask("texts 25")
+            with side.caller("--count", 25) as client:
+                assert report(client) == "25 texts answered\n"
         side.ask("disconnect")
-        assert (found := side.read(CLIENT))["received"] == "40"
+        assert (found := side.read(CLIENT))["received"] == "25"
         assert found["errors"] == "0"
-        assert side.read(LISTENER)["asks"] == "40"
+        assert side.read(LISTENER)["asks"] == "25"

@@ -42,7 +42,7 @@ _INIT = "static int __init client_init(void)\n{\n\tint ret;\n"
 _EXIT = "static void __exit client_exit(void)\n{\n"
 _ANSWERED = "\task->waiting = false;\n\tc->on_the_way--;\n"
 _SENT = "\tspin_lock_bh(&c->lock);\n\task->sending = false;\n"
-_ENDS = "\tclient_break(c, wc->status == IB_WC_WR_FLUSH_ERR ? -ECONNRESET : -EIO);\n"
+_ENDS = "\tclient_break(c, -EIO);\n"
 _DOWN = "\t\tclient_free_queues(c);\n\t\trdma_destroy_id(c->id);\n\t\tclient_become_idle(c);\n"
 
 WRONG = {
