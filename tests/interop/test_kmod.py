@@ -18,7 +18,7 @@ from rnic.kmod import course
 from rnic.kmod.grade import Built, built, rounds
 from rnic.kmod.machines import Machines
 from rnic.kmod.steps import NEEDS, Report, Step
-from rnic.vm import Machine
+from rnic.vm import Machine, running
 
 pytestmark = pytest.mark.interop
 
@@ -47,8 +47,9 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
         said: list[str] = []
         with Machines("box", said.append) as machines:
             yield machines
-        with Machine.attach("box") as machine:
-            machine.end()
+        for name in running():
+            with Machine.attach(name) as machine:
+                machine.end()
         assert not [*(run / "rnic/vm").iterdir()]
 
 
