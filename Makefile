@@ -25,7 +25,7 @@ IWARP     := $(patsubst %,tests/transport/test_%.py,gil memory_kinds messages pa
 IWARP_ALL := $(addprefix tests/,conn files lab3 patterns rdmacm transport)
 
 # What a build depends on; C files twice: `make ctest` compiles them itself.
-SOURCES := $(shell find src -type f ! -name '*.py[co]' 2>/dev/null) $(wildcard meson.build meson.options)
+SOURCES := $(shell find src examples/kernel -type f ! -name '*.py[co]' 2>/dev/null) $(wildcard meson.build meson.options)
 C_CORE  := $(shell find src/nic -name '*.c' 2>/dev/null)
 C_PERF  := $(wildcard src/rnic/_nic/*.c)
 C_ALL   := $(shell find src/nic src/ibverbs src/heap src/libc src/preload src/rnic/_nic src/rnic/_disk tests/c tests/fuzz tests/ibverbs tests/ucma \

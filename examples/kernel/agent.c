@@ -117,6 +117,7 @@ static struct ib_sge place_sge(const struct agent *agent, const struct place *pl
 
 static int agent_post_receive(struct agent *agent, struct place *place)
 {
+	/* -- your part: post a receive into the memory of a place -- */
 	struct ib_sge sge = place_sge(agent, place, PLACE_BYTES);
 	struct ib_recv_wr wr = {
 		.wr_cqe = &place->cqe,
@@ -126,10 +127,12 @@ static int agent_post_receive(struct agent *agent, struct place *place)
 
 	place->cqe.done = agent_asked;
 	return ib_post_recv(agent->id->qp, &wr, NULL);
+	/* -- end -- */
 }
 
 static int agent_post_answer(struct agent *agent, struct place *place, unsigned int bytes)
 {
+	/* -- your part: post a SEND of so many bytes of a place -- */
 	struct ib_sge sge = place_sge(agent, place, bytes);
 	struct ib_send_wr wr = {
 		.wr_cqe = &place->cqe,
@@ -141,6 +144,7 @@ static int agent_post_answer(struct agent *agent, struct place *place, unsigned 
 
 	place->cqe.done = agent_answered;
 	return ib_post_send(agent->id->qp, &wr, NULL);
+	/* -- end -- */
 }
 
 /* What is wrong with a message, NULL if it is an ask.  A client may send anything. */
@@ -180,6 +184,7 @@ static unsigned int make_answer(struct agent *agent, struct rnic_message *messag
 /* Answer the ask in a place. */
 static int agent_answer(struct agent *agent, struct place *place)
 {
+	/* -- your part: make the answer of the ask in a place, and post it -- */
 	struct ib_device *device = agent->id->device;
 	int offset = place_index(agent, place) * PLACE_BYTES;
 	unsigned int bytes;
@@ -189,6 +194,7 @@ static int agent_answer(struct agent *agent, struct place *place)
 	bytes = make_answer(agent, (void *)(agent->bytes + offset), place->bytes);
 	ib_dma_sync_single_for_device(device, agent->dma + offset, PLACE_BYTES, DMA_BIDIRECTIONAL);
 	return agent_post_answer(agent, place, bytes);
+	/* -- end -- */
 }
 
 /* The first place of a list, which leaves it. */
@@ -233,6 +239,7 @@ static void agent_failed(struct agent *agent, const struct ib_wc *wc, const char
 /* A message has come. */
 static void agent_asked(struct ib_cq *cq, struct ib_wc *wc)
 {
+	/* -- your part: the completion of a receive -- */
 	struct place *place = container_of(wc->wr_cqe, struct place, cqe);
 	struct agent *agent = cq->cq_context;
 
@@ -243,11 +250,13 @@ static void agent_asked(struct ib_cq *cq, struct ib_wc *wc)
 	place->bytes = wc->byte_len;	/* valid only now: without an error, and of a receive */
 	list_add_tail(&place->list, &agent->asked);
 	agent_serve(agent);
+	/* -- end -- */
 }
 
 /* An answer was sent, and its place is free. */
 static void agent_answered(struct ib_cq *cq, struct ib_wc *wc)
 {
+	/* -- your part: the completion of a SEND -- */
 	struct place *place = container_of(wc->wr_cqe, struct place, cqe);
 	struct agent *agent = cq->cq_context;
 
@@ -257,6 +266,7 @@ static void agent_answered(struct ib_cq *cq, struct ib_wc *wc)
 	}
 	list_add_tail(&place->list, &agent->free);
 	agent_serve(agent);
+	/* -- end -- */
 }
 
 /* ------------------------------------------------------------ probes */
@@ -332,6 +342,7 @@ static void agent_free_places(struct agent *agent)
 /* As in client.c: a protection domain, a completion queue, memory, a queue pair. */
 static int agent_make_queues(struct agent *agent)
 {
+	/* -- your part: a protection domain, a completion queue, memory, a queue pair -- */
 	struct ib_qp_init_attr attr = {
 		.qp_type = IB_QPT_RC,
 		.sq_sig_type = IB_SIGNAL_REQ_WR,
@@ -370,15 +381,18 @@ err_cq:
 err_pd:
 	ib_dealloc_pd(agent->pd);
 	return ret;
+	/* -- end -- */
 }
 
 static void agent_free_queues(struct agent *agent)
 {
+	/* -- your part: free all of that, in reverse order -- */
 	ib_drain_qp(agent->id->qp);	/* no done function runs after it */
 	rdma_destroy_qp(agent->id);
 	agent_free_places(agent);
 	ib_free_cq(agent->cq);
 	ib_dealloc_pd(agent->pd);
+	/* -- end -- */
 }
 
 /* Before accepting: from then on the client may send. */
@@ -395,6 +409,7 @@ static int agent_post_receives(struct agent *agent)
 
 static int agent_accept(struct agent *agent)
 {
+	/* -- your part: accept, with private data that says how many asks there is room for -- */
 	struct rnic_offer offer = {
 		.magic = cpu_to_be32(RNIC_MAGIC),
 		.version = cpu_to_be16(RNIC_VERSION),
@@ -414,6 +429,7 @@ static int agent_accept(struct agent *agent)
 	ret = rdma_accept(agent->id, &param);
 	rdma_unlock_handler(agent->id);
 	return ret;
+	/* -- end -- */
 }
 
 static void agent_begin(struct work_struct *work)

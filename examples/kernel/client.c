@@ -291,6 +291,7 @@ static int client_wait_step(struct client *c)
  */
 static struct rdma_cm_id *client_resolve(struct client *c)
 {
+	/* -- your part: make an id, resolve the address, then the route -- */
 	struct rdma_cm_id *id;
 	int ret;
 
@@ -327,6 +328,7 @@ err_destroy:
 	 */
 	rdma_destroy_id(id);
 	return ERR_PTR(ret);
+	/* -- end -- */
 }
 
 /* Memory that the device may use, for one direction of messages. */
@@ -380,6 +382,7 @@ static enum ib_poll_context client_poll_context(void)
 /* Make all that the connection needs of the device; nothing is left of it if that fails. */
 static int client_make_queues(struct client *c)
 {
+	/* -- your part: a protection domain, a completion queue, memory, a queue pair -- */
 	struct ib_device *device = c->id->device;
 	struct ib_qp_init_attr attr = {
 		.qp_type = IB_QPT_RC,
@@ -435,10 +438,12 @@ err_cq:
 err_pd:
 	ib_dealloc_pd(c->pd);
 	return ret;
+	/* -- end -- */
 }
 
 static void client_free_queues(struct client *c)
 {
+	/* -- your part: free all of that, in reverse order -- */
 	struct ib_device *device = c->id->device;
 
 	/*
@@ -452,11 +457,13 @@ static void client_free_queues(struct client *c)
 	area_free(device, &c->ask_area);
 	ib_free_cq(c->cq);
 	ib_dealloc_pd(c->pd);
+	/* -- end -- */
 }
 
 /* Give the device the memory for an answer.  Any context may call it. */
 static int client_post_receive(struct client *c, int index)
 {
+	/* -- your part: post a receive into the memory of answer number index -- */
 	struct ib_sge sge = {
 		.addr = c->answer_area.dma + index * RNIC_MESSAGE_MAX,
 		.length = RNIC_MESSAGE_MAX,
@@ -470,6 +477,7 @@ static int client_post_receive(struct client *c, int index)
 
 	c->answers[index].cqe.done = client_answered;
 	return ib_post_recv(c->id->qp, &wr, NULL);
+	/* -- end -- */
 }
 
 /* Before connecting: an answer that comes when no receive is posted is not taken. */
@@ -485,6 +493,7 @@ static int client_post_receives(struct client *c)
 /* Send the request, and wait for the server's answer to it. */
 static int client_call(struct client *c)
 {
+	/* -- your part: connect with private data, and wait for the answer -- */
 	struct rnic_request request = {
 		.magic = cpu_to_be32(RNIC_MAGIC),
 		.version = cpu_to_be16(RNIC_VERSION),
@@ -500,6 +509,7 @@ static int client_call(struct client *c)
 
 	ret = rdma_connect(c->id, &param);
 	return ret ? ret : client_wait_step(c);
+	/* -- end -- */
 }
 
 /* ------------------------------------------------------------ probes */
@@ -737,6 +747,7 @@ static int client_wait_free(struct client *c, const struct ask *ask)
 /* Post a SEND of an ask whose memory is ready. */
 static int client_post_ask(struct client *c, int index)
 {
+	/* -- your part: post a SEND of ask number index -- */
 	struct ask *ask = &c->asks[index];
 	struct ib_sge sge = {
 		.addr = c->ask_area.dma + index * RNIC_MESSAGE_MAX,
@@ -755,6 +766,7 @@ static int client_post_ask(struct client *c, int index)
 	/* What the CPU has written is the device's from here on. */
 	ib_dma_sync_single_for_device(c->id->device, sge.addr, sge.length, DMA_TO_DEVICE);
 	return ib_post_send(c->id->qp, &wr, NULL);
+	/* -- end -- */
 }
 
 /*
@@ -849,6 +861,7 @@ static void client_failed(struct client *c, const struct ib_wc *wc, const char *
 /* A SEND has completed: the device does not need its memory any more. */
 static void client_sent(struct ib_cq *cq, struct ib_wc *wc)
 {
+	/* -- your part: the completion of a SEND -- */
 	struct ask *ask = container_of(wc->wr_cqe, struct ask, cqe);
 	struct client *c = cq->cq_context;
 
@@ -860,6 +873,7 @@ static void client_sent(struct ib_cq *cq, struct ib_wc *wc)
 	ask->sending = false;
 	spin_unlock_bh(&c->lock);
 	wake_up(&c->wait);
+	/* -- end -- */
 }
 
 static bool is_answer_to(const struct rnic_message *answer, const struct rnic_message *ask)
@@ -921,6 +935,7 @@ static struct ask *client_take_answer(struct client *c, const struct rnic_messag
 /* An answer has come. */
 static void client_answered(struct ib_cq *cq, struct ib_wc *wc)
 {
+	/* -- your part: the completion of a receive -- */
 	struct answer *answer = container_of(wc->wr_cqe, struct answer, cqe);
 	struct client *c = cq->cq_context;
 	int ret, index = answer - c->answers;
@@ -957,6 +972,7 @@ static void client_answered(struct ib_cq *cq, struct ib_wc *wc)
 	c->on_the_way--;
 	spin_unlock_bh(&c->lock);
 	wake_up(&c->wait);
+	/* -- end -- */
 }
 
 /* ------------------------------------------------------------ /proc/rnic_client */

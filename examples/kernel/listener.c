@@ -61,6 +61,7 @@ static const char *request_fault(const struct rdma_conn_param *param)
 /* Refuse a request, and say what there is. */
 static void listener_refuse(struct rdma_cm_id *id, const char *why)
 {
+	/* -- your part: refuse, with private data that says what there is -- */
 	struct rnic_request offered = {
 		.magic = cpu_to_be32(RNIC_MAGIC),
 		.version = cpu_to_be16(RNIC_VERSION),
@@ -71,11 +72,13 @@ static void listener_refuse(struct rdma_cm_id *id, const char *why)
 	pr_info("refused %pISpc: %s\n", &id->route.addr.dst_addr, why);
 	/* If it fails, the id's destruction refuses, without private data. */
 	rdma_reject(id, &offered, sizeof(offered), IB_CM_REJ_CONSUMER_DEFINED);
+	/* -- end -- */
 }
 
 /* A request has come, with an id of its own. */
 static int listener_request(struct rdma_cm_id *id, const struct rdma_cm_event *event)
 {
+	/* -- your part: refuse a request that is none for us, or start an agent -- */
 	const char *fault = request_fault(&event->param.conn);
 	int ret = fault ? -EPROTO : rnic_agent_start(id, max_agents);
 
@@ -87,6 +90,7 @@ static int listener_request(struct rdma_cm_id *id, const struct rdma_cm_event *e
 	if (fault)
 		listener_refuse(id, fault);
 	return ret;	/* anything but 0: RDMA-CM destroys the id when the handler has returned */
+	/* -- end -- */
 }
 
 /*

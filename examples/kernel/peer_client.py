@@ -51,7 +51,8 @@ class Client:
 
     def connect(self) -> None:
         """Connect; ends the program if the server refuses."""
-        self.cm_id.connect(ConnParam(private_data=Request(Service.ECHO).pack()))
+        # The kernel's end retries as often as this end says; 7 is for ever in rxe.
+        self.cm_id.connect(ConnParam(private_data=Request(Service.ECHO).pack(), retry_count=6))
         with self.channel.get_cm_event(WAIT) as event:
             assert isinstance(event.param, ConnParam)
             data = event.param.private_data

@@ -25,6 +25,11 @@ with rnic.listen("127.0.0.1", 0) as listener:
     with listener.accept() as conn:
         conn.send(conn.recv()[::-1])
 """
+NEW_MODULE = """
+import pathlib, sys
+from rnic.kmod import course
+course.new("mine", "client", pathlib.Path(sys.argv[1]))
+"""
 CLIENT = """
 import shutil, sys
 import rnic
@@ -85,7 +90,7 @@ def test_wheel_has_every_module_and_no_source_of_the_extension(wheel: Path) -> N
     modules = {name.removeprefix("src/") for name in committed if name.endswith((".py", ".pyi", ".typed"))}
     assert modules <= set(names)
     sources = [name for name in names if name.endswith((".c", ".h", ".pyx", ".pxi", ".pxd", ".build"))]
-    for_users = ("rnic/include/", "rnic/cli/lab3/skeleton.c")
+    for_users = ("rnic/include/", "rnic/cli/lab3/skeleton.c", "rnic/kmod/course/")
     assert not [name for name in sources if not name.startswith(for_users)]
 
 
@@ -97,6 +102,15 @@ def test_wheel_has_what_c_programs_need(wheel: Path) -> None:
     }
     assert headers
     assert {f"rnic/{name}" for name in headers} <= names
+
+
+def test_wheel_has_the_course_of_kernel_modules(wheel: Path, installed: Path, tmp_path: Path) -> None:
+    committed = run("git", "ls-tree", "-r", "-z", "--name-only", "HEAD", "examples/kernel").split("\0")
+    course = {name.replace("examples/kernel", "rnic/kmod/course") for name in committed if name}
+    assert course
+    assert course <= set(zipfile.ZipFile(wheel).namelist())
+    run(installed, "-c", NEW_MODULE, tmp_path / "mine", env=NOWHERE)
+    assert "EOPNOTSUPP" in (tmp_path / "mine/mine.c").read_text()
 
 
 def test_two_processes_talk_where_there_is_no_compiler(installed: Path) -> None:

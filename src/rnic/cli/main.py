@@ -46,6 +46,7 @@ COMMANDS = (
     Later("config", "rnic.cli.config:config", "Print what a C compiler needs."),
     Later("kv", "rnic.cli.kv:kv", "A key-value store in memory that clients READ and WRITE."),
     Later("vm", "rnic.cli.vm:vm", "A virtual machine with the kernel's RDMA devices."),
+    Later("kmod", "rnic.cli.kmod:kmod", "Kernel modules that use RDMA: make, load, test them."),
     Later("lab3", "rnic.cli.lab3:lab3", "File transfer: write the sender, get a secret key."),
     Later(
         "completion", "rnic.cli.completion:completion", "Print a script that completes commands in a shell."
@@ -93,6 +94,7 @@ def cli() -> None:
     rnic config --cflags --libs     what a C compiler needs
     rnic kv serve                   a key-value store by READ, WRITE and atomics
     rnic vm up                      a virtual machine with the kernel's RDMA
+    rnic kmod                       kernel modules that use RDMA, made and tested
     rnic lab3                       a file transfer as an exercise, with a grader
     rnic completion bash            also zsh, fish: the Tab key completes
     """

@@ -99,6 +99,9 @@ class Machine:
             self._boot(patience * len(plan.accelerators))
             accelerators.remember(plan.accelerators, self.accelerator)
             self._set_up(kinds, mtu, made)
+            self._tell_ready(
+                transport=transport, mtu=mtu, cpus=cpus, memory_mb=memory_mb, packages=[*packages]
+            )
         except BaseException:
             self.close()
             raise
@@ -132,16 +135,19 @@ class Machine:
         )
 
     def _set_up(self, kinds: tuple[str, ...], mtu: int, made: images.Made) -> None:
-        devices = [f"{kind}0" for kind in kinds]
         self.check(_NETWORK.format(mtu=mtu, ip=self.ip, ip6=self.ip6))
         if made.laid_over:
             self.check(extras.script(made.laid_over))
         if made.siw:
             self.check(f"insmod {shlex.quote(str(made.siw))}")
-        for kind, device in zip(kinds, devices, strict=True):
-            self.check(f"rdma link add {device} type {kind} netdev eth0")
+        for kind in kinds:
+            self.check(f"rdma link add {kind}0 type {kind} netdev eth0")
+
+    def _tell_ready(self, **options: Any) -> None:
+        devices = [f"{kind}0" for kind in TRANSPORTS[options["transport"]]]
         kernel = self.check("uname -r").strip()
-        self._client.send({"do": "ready", "facts": {"devices": devices, "kernel": kernel}})
+        facts = {"devices": devices, "kernel": kernel, "options": options}
+        self._client.send({"do": "ready", "facts": facts})
         self._client.wait_for(lambda: self.state == "up", 10)
 
     # ------------------------------------------------------------ what it is
@@ -155,6 +161,11 @@ class Machine:
     def facts(self) -> dict[str, Any]:
         """All that is known of it: addresses, devices, kernel, processes, the console's file."""
         return dict(self._client.facts)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What another machine as this one is made with: Machine(name, **options)."""
+        return dict(self._client.facts["options"])
 
     @property
     def state(self) -> str:

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Noticing that a client is no more when nothing says so, because its whole machine has died.
+
+Over RoCE a connection on which nobody sends stays as it is. So a server that waits for a message writes no
+bytes at all to the client now and then: an RDMA WRITE of length 0 needs no key, and is acknowledged as any
+other. When it is not, it completes with an error, after the retries of the connection.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from rnic import WC, WCStatus
+from rnic.rdmacm import CmId
+
+PROBE = 5.0  # seconds without a message
+
+
+def next_receive(cm_id: CmId) -> WC:
+    """Wait for the completion of a receive; of a client that is no more, the failed one of the WRITE."""
+    while True:
+        with suppress(TimeoutError):
+            return cm_id.get_recv_comp(PROBE)
+        cm_id.post_write(remote_addr=0, rkey=0)
+        if (probe := cm_id.get_send_comp()).status is not WCStatus.SUCCESS:
+            return probe

@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of `rnic kmod`."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from rnic.cli import screen
+from rnic.cli.command import group
+from rnic.cli.kmod import report
+from rnic.cli.params import Failure
+from rnic.cli.vm import pipes
+from rnic.cli.vm.command import names, shortened
+from rnic.kmod import KmodError, course, loading, place
+from rnic.kmod import build as building
+from rnic.kmod import log as logs
+from rnic.kmod.folder import Folder
+from rnic.kmod.grade import DEVICES
+from rnic.kmod.grade import grade as grading
+from rnic.kmod.machines import Machines
+from rnic.kmod.steps import Report
+from rnic.vm import MachineError
+from rnic.vm.console import Follower
+from rnic.vm.host import CommandError
+from rnic.vm.paths import Folder as MachineFolder
+
+LOOK = 0.1  # seconds between looks at a console that is followed
+
+folder = click.argument("folder", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
+which = click.option("-m", "--module", default="", help="Which module, if DIR has several.")
+here = click.option("--here", is_flag=True, help="On this computer, as root, instead of in a machine.")
+on = click.option(
+    "-n",
+    "--name",
+    metavar="NAME",
+    default="",
+    shell_complete=names,
+    help="The machine.  [default: box, or the only one]",
+)
+
+
+@group()
+def kmod() -> None:
+    """Kernel modules that use RDMA: make one, build it, load it in a machine, test it.
+
+    \b
+    rnic kmod list                          the modules of the course
+    rnic kmod new mine --from client        one of them, with parts for you to write
+    rnic kmod build mine
+    rnic kmod load mine                     in the machine of `rnic vm`, which is started
+    rnic kmod log -f                        what the kernel says
+    rnic kmod unload mine
+    rnic kmod grade mine                    says which steps are right
+    """
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Errors become lines."""
+    try:
+        yield
+    except KmodError as error:
+        raise Failure(str(error)) from None
+    except (MachineError, CommandError, ValueError) as error:
+        raise Failure(shortened(str(error))) from None
+
+
+def say(text: str) -> None:
+    """A line for whoever waits."""
+    click.echo(f"rnic kmod: {text}", err=True)
+
+
+@contextmanager
+def _place(name: str, is_here: bool, *, start: bool = False) -> Iterator[place.Place]:
+    """Where modules are loaded."""
+    if is_here and name:
+        raise click.UsageError("--here and --name do not go together")
+    with told():
+        if is_here:
+            yield place.Here()
+        else:
+            with place.ready(name, say) if start else place.attached(name) as box:
+                try:
+                    yield box
+                except loading.StuckError:
+                    place.restart(box.name, say)
+                    raise
+
+
+# ---------------------------------------------------------------------- making
+
+
+@kmod.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_modules(as_json: bool) -> None:
+    """List the modules of the course, in its order."""
+    with told():
+        lessons = course.lessons()
+    if as_json:
+        click.echo(json.dumps([lesson._asdict() for lesson in lessons], indent=2))
+        return
+    rows = [(lesson.name, str(lesson.parts or "-"), lesson.about) for lesson in lessons]
+    screen.table(Console(), ("module", "parts to write", "what it shows"), rows)
+
+
+@kmod.command()
+@click.argument("name")
+@click.option(
+    "--from",
+    "made_from",
+    metavar="MODULE",
+    default="hello",
+    show_default=True,
+    help="One of `rnic kmod list`.",
+)
+def new(name: str, made_from: str) -> None:
+    """Write a module's skeleton into a new folder, NAME.
+
+    It is a module of the course whose parts to write are left out. It builds and loads as it is.
+
+    \b
+    rnic kmod new mine --from client
+    """
+    path = Path(name)
+    with told():
+        course.new(path.name, made_from, path)
+    for file in sorted(path.iterdir()):
+        click.echo(file)
+
+
+@kmod.command()
+@folder
+@here
+def build(folder: Path, here: bool) -> None:
+    """Build the modules of DIR, for the kernel of `rnic vm`, with all warnings.
+
+    The compiler is this computer's. The kernel's headers are fetched once.
+    """
+    with told():
+        found = Folder(folder)
+        _build(found, building.for_here() if here else building.for_machine())
+        for module in found.modules:
+            click.echo(found.file(module))
+
+
+def _build(found: Folder, target: building.Target) -> None:
+    built = building.build(found, target)
+    if built.warnings:
+        click.echo(built.warnings, err=True)
+    if built.errors:
+        raise Failure(f"{found.path} does not build\n{built.errors}")
+
+
+# ---------------------------------------------------------------------- loading
+
+
+@kmod.command()
+@folder
+@click.argument("parameters", metavar="[PARAMETER=VALUE]...", nargs=-1)
+@which
+@on
+@here
+def load(folder: Path, parameters: tuple[str, ...], module: str, name: str, here: bool) -> None:
+    """Load the module of DIR, with its parameters, and print what the kernel says.
+
+    It is built if its sources have changed. Unless there is --here, it is loaded in a machine. If none runs,
+    this command starts one as `rnic vm up --transport both` does. One that has died is started again.
+
+    \b
+    rnic kmod load mine whom=you
+    """
+    if "=" in str(folder):  # the folder was left out
+        folder, parameters = Path(), (str(folder), *parameters)
+    with told():
+        found = Folder(folder)
+        chosen = found.chosen(module)
+    with _place(name, here, start=True) as there:
+        if not found.is_built(chosen):
+            _build(found, there.target())
+        _print(loading.load(there, found, chosen, parameters))
+
+
+@kmod.command()
+@folder
+@which
+@on
+@here
+def unload(folder: Path, module: str, name: str, here: bool) -> None:
+    """Unload the module of DIR, and print what the kernel says."""
+    with told():
+        found = Folder(folder)
+        chosen = found.chosen(module)
+    with _place(name, here) as there:
+        _print(loading.unload(there, found, chosen))
+
+
+def _print(text: str) -> None:
+    if text:
+        click.echo(text)
+
+
+@kmod.command()
+@click.option("-f", "--follow", is_flag=True, help="Go on until Ctrl-C.")
+@on
+@here
+def log(follow: bool, name: str, here: bool) -> None:
+    """Print what the kernel has said since a module was loaded or unloaded last."""
+    if here:
+        with _place(name, here) as there:
+            click.echo(logs.since(there.log()))
+        if follow:
+            os.execvp("dmesg", ["dmesg", "--follow-new"])
+        return
+    with told():
+        console = MachineFolder.of(place.choose(name)).console
+        if not console.exists():
+            raise KmodError(f"no machine {place.choose(name)} runs: rnic kmod load starts it")
+    follower, write = Follower(console), pipes.writer(1)
+    printed = follower.more().decode(errors="replace").replace("\r", "")
+    write(f"{logs.since(printed)}\n".encode())
+    while follow and console.exists():
+        time.sleep(LOOK)
+        write(follower.more())
+
+
+# ---------------------------------------------------------------------- testing
+
+seconds = click.option(
+    "--timeout",
+    "seconds",
+    type=click.FloatRange(min=0, min_open=True, max=86400),
+    default=60.0,
+    show_default=True,
+    help="Seconds that each wait may take.",
+)
+transport = click.option(
+    "--transport",
+    type=click.Choice([*DEVICES, "both"]),
+    default="both",
+    show_default=True,
+    help="The kernel's device that the module connects by.",
+)
+machine = click.option(
+    "-n",
+    "--name",
+    metavar="NAME",
+    default="",
+    shell_complete=names,
+    help="A machine.  [default: a fresh one]",
+)
+
+
+@kmod.command(short_help="Test a module, and say which steps are right.")
+@folder
+@which
+@machine
+@transport
+@seconds
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def grade(folder: Path, module: str, name: str, transport: str, seconds: float, as_json: bool) -> int:
+    """Build, load and use the module of DIR, and say which steps are right.
+
+    It is built anew, in a folder of its own, and loaded in a machine of its own. What it was made from says
+    what it must do: a client connects with a server on this computer, sends it texts, and loses it. The exit
+    code is 0 if all steps are right, else 1.
+
+    \b
+    rnic kmod grade mine
+    rnic kmod grade mine -n box --transport rxe     quicker: in a machine that runs
+    """
+    with told():
+        found = Folder(folder)
+        chosen = found.chosen(module)
+        reports = _reports(found, chosen, name, transport, seconds)
+    if as_json:
+        click.echo(json.dumps(report.as_dict(chosen, found.made_from or chosen, reports), indent=2))
+    else:
+        report.show(reports, Console(highlight=False))
+    return 0 if all(one.passed for one in reports) else 1
+
+
+@kmod.command()
+@click.argument("what", metavar="[MODULE|DIR]", default=".")
+@which
+@machine
+@transport
+@seconds
+def test(what: str, module: str, name: str, transport: str, seconds: float) -> int:
+    """Test a module of the course, or that of DIR, and print a line for each transport.
+
+    \b
+    rnic kmod test client
+    rnic kmod test mine
+    """
+    with told(), tempfile.TemporaryDirectory(prefix="rnic-kmod-") as top:
+        is_lesson = not Path(what).exists() and what in course.folder().modules
+        found = course.copy(Path(top) / "course", what) if is_lesson else Folder(Path(what))
+        chosen = found.chosen(what if is_lesson else module)
+        reports = _reports(found, chosen, name, transport, seconds)
+    console = Console(highlight=False)
+    for one in reports:
+        heading = report.TRANSPORTS[one.transport] if one.transport else chosen
+        passed = ", ".join(step.name.lower() for step in one.steps if one.outcomes[step].result == "passed")
+        click.echo(f"{heading}: {'passed' if one.passed else 'FAILED'} ({passed or 'no step passed'})")
+    report.show_failures(reports, console)
+    return 0 if all(one.passed for one in reports) else 1
+
+
+def _reports(found: Folder, module: str, name: str, transport: str, seconds: float) -> list[Report]:
+    devices = DEVICES if transport == "both" else (transport,)
+    with Machines(name, say) as machines:
+        return list(grading(found, module, machines, seconds, devices))

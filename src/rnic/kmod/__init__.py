@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernel modules: made of a course's, built, loaded, and tested against a peer (`rnic kmod`, docs/kmod.md).
+
+course           the modules of the course, which are this package's data
+skeleton         a new module: a course's with the parts to fill in left out
+folder, build    a folder with modules, and building them
+place            where modules run: in a machine (rnic.vm) or on this computer
+loading          load and unload, and what the kernel said
+log              the kernel's log: since when, and whether the kernel is in trouble
+steps, report    what is tested, and how it went
+grade            the test of a module, step by step
+roles            how the modules of each kind are spoken to
+peer, rogue      the process that is their peer; what it is with a fault
+"""
+
+from rnic.kmod.errors import KmodError
+
+__all__ = ["KmodError"]

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`rnic kmod` with real kernels: the course's modules pass, and wrong ones fail at their step."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from kmod.wrong import WRONG
+from rnic.kmod import course
+from rnic.kmod.grade import Built, built, rounds
+from rnic.kmod.machines import Machines
+from rnic.kmod.steps import NEEDS, Report, Step
+from rnic.vm import Machine, running
+
+pytestmark = pytest.mark.interop
+
+SECONDS = 30  # for what must end, and for the few wrong modules that do not
+LIMIT = 300  # that nothing takes
+COURSE = ("client", "listener")
+
+
+def kmod(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "rnic", "kmod", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
+
+
+def checked(*words: str) -> str:
+    done = kmod(*words)
+    assert done.returncode == 0, done
+    return done.stdout
+
+
+@pytest.fixture(scope="module", autouse=True)
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    """The machine "box", which `rnic kmod load` starts; at the end nothing of it is left."""
+    run = tmp_path_factory.mktemp("run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(run))
+        said: list[str] = []
+        with Machines("box", said.append) as machines:
+            yield machines
+        for name in running():
+            with Machine.attach(name) as machine:
+                machine.end()
+        assert not [*(run / "rnic/vm").iterdir()]
+
+
+@pytest.fixture(scope="module")
+def builds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Built]:
+    """All of them, as many at a time as there are processors."""
+
+    def wrong(name: str, folder: Path) -> Built:
+        return built(WRONG[name].write(folder / "wrong"), WRONG[name].module, folder / "built")
+
+    def right(name: str, folder: Path) -> Built:
+        return built(course.copy(folder / "course", name), name, folder / "built")
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        folder = tmp_path_factory.mktemp
+        begun = {name: pool.submit(right, name, folder("course")) for name in COURSE}
+        begun |= {name: pool.submit(wrong, name, folder("wrong")) for name in WRONG}
+        return {name: one.result() for name, one in begun.items()}
+
+
+def report(one: Built, machines: Machines, device: str, skipped: Collection[Step] = ()) -> Report:
+    (found,) = rounds(one, machines, SECONDS, (device,), skipped)
+    return found
+
+
+def test_the_turn_of_who_writes_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    checked("new", "mine", "--from", "hello")
+    done = kmod("load", "mine", "whom=you")
+    assert "hello, you" in done.stdout
+    assert "box is started, with rxe0 and siw0" in done.stderr
+    again = kmod("load", "mine")
+    assert (again.returncode, "it is loaded already" in again.stderr) == (1, True)
+    checked("unload", "mine")
+    assert "goodbye, you" in checked("log")
+    with Machine.attach("box") as machine:  # which is this computer, to what runs in it
+        command = f"{sys.executable} -m rnic kmod"
+        assert "hello, again" in machine.check(f"{command} load {tmp_path}/mine --here whom=again")
+        machine.check(f"{command} unload {tmp_path}/mine --here")
+        assert "goodbye, again" in machine.check(f"{command} log --here")
+    graded = json.loads(checked("grade", "mine", "-n", "box", "--json"))
+    assert (graded["from"], graded["passed"]) == ("hello", True)
+    assert "it is not loaded" in kmod("unload", "mine").stderr
+
+
+def test_an_oops_is_told_and_the_machine_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = course.new("mine", "hello", tmp_path / "mine")
+    text = (made.path / "mine.c").read_text()
+    check = "\tif (times < 1 ||"
+    assert check in text
+    (made.path / "mine.c").write_text(
+        text.replace(check, f"\tif (times == 7)\n\t\tWRITE_ONCE(*(int *)(long)times, 1);\n{check}")
+    )
+    done = kmod("load", "mine", "times=7")
+    assert done.returncode == 1
+    assert done.stderr.startswith("rnic: the kernel is in trouble after insmod\n")
+    assert "BUG: " in done.stderr
+    assert "hello_init" in done.stderr
+    done = kmod("load", "mine", "times=2")
+    assert done.returncode == 0, done
+    assert "box is started again: its kernel had oopsed" in done.stderr
+    checked("unload", "mine")
+
+
+@pytest.mark.parametrize("device", ["rxe", "siw"])
+@pytest.mark.parametrize("module", COURSE)
+def test_a_module_of_the_course_passes(
+    module: str, device: str, builds: dict[str, Built], machines: Machines
+) -> None:
+    found = report(builds[module], machines, device)
+    assert found.passed, found.as_dict()
+
+
+@pytest.mark.parametrize("module", COURSE)
+def test_a_skeleton_compiles_and_loads_and_says_what_is_missing(
+    module: str, machines: Machines, tmp_path: Path
+) -> None:
+    made = course.new("mine", module, tmp_path / "mine")
+    found = report(built(made, "mine", tmp_path / "built"), machines, "rxe")
+    assert list(found.failures) == [Step.CONNECT], found.as_dict()
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_module_fails_at_its_step(name: str, builds: dict[str, Built], machines: Machines) -> None:
+    wrong = WRONG[name]
+    skipped = {Step.HOSTILE, Step.DEATH} - {wrong.step}  # which take the longest
+    found = report(builds[name], machines, wrong.device, skipped)
+    assert list(found.failures) == [wrong.step], found.as_dict()
+    failure = found.failures[wrong.step]
+    assert wrong.says in f"{failure.detail}\n{failure.printed}", failure
+    for step, outcome in found.outcomes.items():
+        if NEEDS.get(step) is wrong.step:
+            assert outcome.result == "not reached"
+    assert machines.take().check("uname -r"), "the machine is back"

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`rnic kmod` as its users see it, where no machine is needed, or a stand-in for QEMU will do."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rnic.cli.main import run
+from rnic.kmod import KmodError, build, course, loading, place
+from rnic.kmod.folder import Folder
+from rnic.vm import Machine, MachineError, Result, kernel, running, siw
+from vm.conftest import DIE, furnish, need_tap
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def failed(words: list[str], capsys: Captured) -> str:
+    assert run(["kmod", *words]) == 1
+    return capsys.readouterr().err
+
+
+def module(folder: Path, name: str) -> Path:
+    """A folder whose module is built."""
+    folder = folder / name
+    folder.mkdir()
+    (folder / "Kbuild").write_text(f"obj-m += {name}.o\n")
+    (folder / f"{name}.ko").touch()
+    return folder
+
+
+# ---------------------------------------------------------------- making
+
+
+def test_the_list_has_the_course(capsys: Captured) -> None:
+    assert run(["kmod", "list", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [lesson["name"] for lesson in found] == [lesson.name for lesson in course.lessons()]
+    assert run(["kmod", "list"]) == 0
+    assert "client" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("here")
+def test_a_new_module_is_told_file_by_file(capsys: Captured) -> None:
+    assert run(["kmod", "new", "mine", "--from", "client"]) == 0
+    assert {"mine/Kbuild", "mine/mine.c", "mine/peer_listener.py"} <= set(capsys.readouterr().out.split())
+    assert "mine exists already" in failed(["new", "mine"], capsys)
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("command", ["build", "load", "unload", "grade", "test"])
+def test_a_folder_that_is_none_is_told(command: str, capsys: Captured) -> None:
+    assert failed([command, "none"], capsys).startswith("rnic: none: no such folder")
+    assert "has no Kbuild" in failed([command, "."], capsys)
+
+
+def test_a_computer_without_a_compiler_is_told(
+    here: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "found", lambda program: program != "gcc")
+    module(here, "mine")
+    assert "no compiler here: gcc missing; on Debian apt-get install gcc" in failed(["build", "mine"], capsys)
+
+
+def test_loading_here_takes_root_and_headers(
+    here: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (module(here, "mine") / "mine.ko").unlink()
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert "only root may load modules here: use sudo" in failed(["load", "mine", "--here"], capsys)
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result(("Linux", "here", "0.0-none", "", "x86_64")))
+    assert "apt-get install linux-headers-0.0-none" in failed(["build", "mine", "--here"], capsys)
+    assert run(["kmod", "load", "mine", "--here", "-n", "box"]) == 2
+
+
+# ---------------------------------------------------------------- machines
+
+
+@pytest.fixture
+def computer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """One whose machines are stand-ins without siw, which takes a kernel's source."""
+    need_tap()
+    furnish(tmp_path, monkeypatch)
+    monkeypatch.setattr(siw, "module", lambda *_: None)
+    monkeypatch.setattr(kernel, "headers", lambda *_: tmp_path)
+    monkeypatch.setattr(place.Box, "is_damaged", lambda _: (tmp_path / "oopsed").exists())
+    yield tmp_path
+    for name in running():
+        with Machine.attach(name) as machine:
+            machine.end()
+
+
+def test_a_machine_is_started_and_started_again_as_it_was_when_it_is_not_well(computer: Path) -> None:
+    said: list[str] = []
+    with place.ready("", said.append) as box:
+        assert box.machine.devices == ["rxe0", "siw0"]
+    assert said == ["starting box", "box is started, with rxe0 and siw0; rnic vm down box ends it"]
+    with place.ready("", said.append) as box:
+        assert len(said) == 2
+        with pytest.raises(MachineError):
+            box.run(DIE)
+    with pytest.raises(KmodError, match="the machine box died: Kernel panic"), place.attached("box"):
+        pass
+    with place.ready("", said.append) as box:
+        assert said[2:] == ["starting box", "box is started again: Kernel panic - not syncing: enough"]
+        assert box.machine.devices == ["rxe0", "siw0"]
+    (computer / "oopsed").touch()
+    with place.ready("", said.append):
+        assert said[-1] == "box is started again: its kernel had oopsed"
+
+
+def test_a_command_without_a_machine_says_how_one_is_started(
+    here: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module(here, "mine")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(here))
+    assert "no machine box runs: rnic kmod load" in failed(["unload", "mine"], capsys)
+    assert "no machine box runs: rnic kmod load" in failed(["log"], capsys)
+
+
+# ---------------------------------------------------------------- loading
+
+
+class Stand(place.Here):
+    """A place whose programs say what they are told to say."""
+
+    def __init__(self, says: dict[str, tuple[int, str]]) -> None:
+        self.says = says
+        self.commands: list[str] = []
+
+    def run(self, command: str, timeout: float = 60) -> Result:  # noqa: ARG002
+        self.commands.append(command)
+        program = command.partition(" ")[0]
+        return Result(*self.says.get(program, (0, "")))
+
+
+@pytest.mark.parametrize(
+    ("printed", "says"),
+    [
+        ("insmod: ERROR: could not insert module mine.ko: File exists", "loaded already: rnic kmod unload"),
+        ("insmod: ERROR: could not insert module mine.ko: Invalid module format", "another kernel"),
+        ("insmod: ERROR: could not insert module mine.ko: Unknown symbol in module", "load that one first"),
+        ("insmod: ERROR: could not insert module mine.ko: Invalid parameters", "load: Invalid parameters"),
+    ],
+)
+def test_why_a_module_does_not_load(
+    printed: str, says: str, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "sh", lambda *_: "")
+    stand = Stand({"insmod": (1, printed), "dmesg": (0, "[ 1.0] mine: times=0 is not in 1..10")})
+    with pytest.raises(KmodError, match=says) as error:
+        loading.load(stand, Folder(module(here, "mine")), "mine", ["whom=you and me"])
+    assert str(error.value).splitlines()[1:] == ["[ 1.0] mine: times=0 is not in 1..10"]
+    assert stand.commands[-2].endswith("mine.ko 'whom=you and me'")
+
+
+@pytest.mark.parametrize(
+    ("printed", "says"),
+    [
+        ("rmmod: ERROR: Module mine is in use by: user", "it is in use by user: unload that first"),
+        ("rmmod: ERROR: Module mine is in use", "it is in use$"),
+        ("rmmod: ERROR: Module mine is not currently loaded", "it is not loaded"),
+    ],
+)
+def test_why_a_module_does_not_unload(printed: str, says: str, here: Path) -> None:
+    stand = Stand({"rmmod": (1, printed), "test": (1, "")})
+    with pytest.raises(KmodError, match=says):
+        loading.unload(stand, Folder(module(here, "mine")), "mine")
+
+
+def test_an_oops_while_a_module_loads_is_told(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "sh", lambda *_: "")
+    stand = Stand({"insmod": (-9, ""), "dmesg": (0, "[ 1.0] BUG: kernel NULL pointer dereference")})
+    with pytest.raises(loading.OopsError, match=r"trouble after insmod\n.*BUG: kernel NULL"):
+        loading.load(stand, Folder(module(here, "mine")), "mine")

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders, skeletons, what compilers and kernels say: all that needs neither of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kmod.wrong import WRONG
+from rnic.kmod import KmodError, course, log, skeleton
+from rnic.kmod.build import complaints
+from rnic.kmod.folder import Folder
+from rnic.kmod.steps import NEEDS, Report, Step
+
+# ---------------------------------------------------------------- folders
+
+
+def written(folder: Path, **files: str) -> Path:
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text)
+    return folder
+
+
+def test_a_kbuild_says_which_modules_there_are_and_of_what(tmp_path: Path) -> None:
+    text = "# obj-m += not.o\nobj-m += one.o two.o  # both\ntwo-y := a.o b.o\nobj-m += three.o\n"
+    found = Folder(written(tmp_path, Kbuild=text))
+    assert found.modules == {"one": ("one.c",), "two": ("a.c", "b.c"), "three": ("three.c",)}
+    assert found.made_from == ""
+
+
+def test_a_makefile_will_do(tmp_path: Path) -> None:
+    assert Folder(written(tmp_path, Makefile="obj-m := one.o\n")).chosen() == "one"
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({}, "has no Kbuild"),
+        ({"Kbuild": "# nothing\n"}, "makes no module"),
+    ],
+)
+def test_a_folder_without_modules_is_told(files: dict[str, str], says: str, tmp_path: Path) -> None:
+    with pytest.raises(KmodError, match=says):
+        Folder(written(tmp_path, **files))
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(KmodError, match="no such folder; rnic kmod new makes one"):
+        Folder(tmp_path / "none")
+
+
+def test_of_several_modules_one_is_named_unless_the_folder_was_made_for_it(tmp_path: Path) -> None:
+    found = Folder(written(tmp_path, Kbuild="obj-m += one.o two.o\n"))
+    with pytest.raises(KmodError, match="several modules, name one with --module: one, two"):
+        found.chosen()
+    assert found.chosen("two") == "two"
+    with pytest.raises(KmodError, match="no module three; it has one, two"):
+        found.chosen("three")
+    made = "# Made by: rnic kmod new two --from user\nobj-m += one.o two.o\n"
+    assert Folder(written(tmp_path, Kbuild=made)).chosen() == "two"
+
+
+def test_a_module_is_built_again_when_what_it_includes_is_newer(tmp_path: Path) -> None:
+    files = {"Kbuild": "obj-m += one.o\n", "one__c": '#include "one.h"\n', "one__h": ""}
+    found = Folder(written(tmp_path, **files))
+    assert not found.is_built("one")
+    file = found.file("one")
+    file.touch()
+    assert found.is_built("one")
+    later = file.stat().st_mtime + 1
+    os.utime(tmp_path / "one.h", (later, later))
+    assert not found.is_built("one")
+
+
+# ---------------------------------------------------------------- skeletons
+
+SOURCE = """\
+/*
+ * small: something small.
+ */
+static void helper_done(void *context);
+
+static int helper(int a)
+{
+	return a;
+}
+
+static int work(int a)
+{
+	/* -- your part: work with a -- */
+	int b = helper(a);
+
+	return call(helper_done, b);
+	/* -- end -- */
+}
+
+static struct thing *find(int a)
+{
+	/* -- your part: find it -- */
+	return NULL;
+	/* -- end -- */
+}
+
+static void helper_done(void *context)
+{
+	/* -- your part: note that it is done -- */
+	note(context);
+	/* -- end -- */
+}
+
+static int small_init(void)
+{
+	return IS_ERR(find(1)) ? 1 : work(2);
+}
+module_init(small_init);
+"""
+
+
+def test_a_part_becomes_a_todo_and_what_its_function_returns() -> None:
+    left = skeleton.without_parts(SOURCE)
+    assert skeleton.count(SOURCE) == 3
+    assert "\t/* TODO: work with a */\n\treturn -EOPNOTSUPP;\n}" in left
+    assert "\t/* TODO: find it */\n\treturn ERR_PTR(-EOPNOTSUPP);\n}" in left
+    assert "\t/* TODO: note that it is done */\n}" in left
+    assert "your part" not in left
+    assert "-- end --" not in left
+
+
+def test_what_only_a_part_calls_may_be_unused() -> None:
+    left = skeleton.without_parts(SOURCE)
+    assert "static int __maybe_unused helper(int a)" in left
+    assert "static void __maybe_unused helper_done(void *context)\n{" in left
+    assert "static int work(int a)" in left
+    assert "static int small_init(void)" in left
+
+
+def test_a_source_without_parts_stays_as_it_is() -> None:
+    text = SOURCE.replace("your part", "our part")
+    assert skeleton.without_parts(text) == text
+
+
+# ---------------------------------------------------------------- the course
+
+
+def test_every_module_of_the_course_says_what_it_shows() -> None:
+    lessons = course.lessons()
+    assert {"hello", "client", "listener"} <= {lesson.name for lesson in lessons}
+    assert all(lesson.about for lesson in lessons)
+    assert all(lesson.parts >= 3 for lesson in lessons if lesson.name in ("client", "listener"))
+
+
+@pytest.mark.parametrize("lesson", [lesson.name for lesson in course.lessons()])
+def test_a_new_module_has_all_files_that_its_sources_want(lesson: str, tmp_path: Path) -> None:
+    made = course.new("mine", lesson, tmp_path / "mine")
+    assert (made.chosen(), made.made_from) == ("mine", lesson)
+    assert all((made.path / source).exists() for sources in made.modules.values() for source in sources)
+    assert all((made.path / name).exists() for name in course.PEERS.get(lesson, ()))
+    assert not [path for path in made.path.iterdir() if "your part" in path.read_text()]
+
+
+@pytest.mark.parametrize(
+    ("name", "made_from", "says"),
+    [
+        ("mine", "none", "the course has no module none; it has hello"),
+        ("Mine", "hello", "'Mine' is no name of a module"),
+        ("../mine", "hello", "is no name of a module"),
+    ],
+)
+def test_a_new_module_that_cannot_be_is_told(name: str, made_from: str, says: str, tmp_path: Path) -> None:
+    with pytest.raises(KmodError, match=says):
+        course.new(name, made_from, tmp_path / "mine")
+
+
+def test_nothing_is_written_over(tmp_path: Path) -> None:
+    with pytest.raises(KmodError, match="exists already"):
+        course.new("mine", "hello", tmp_path)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_modules_are_still_made_of_the_course(name: str, tmp_path: Path) -> None:
+    assert WRONG[name].write(tmp_path / "wrong").chosen(WRONG[name].module)
+
+
+# ---------------------------------------------------------------- what programs print
+
+MAKE = """\
+make: Entering directory '/usr/src/linux-headers-6.1'
+warning: the compiler differs from the one used to build the kernel
+  The kernel was built by: gcc-12 (Debian 12.2.0-14) 12.2.0
+  You are using:           gcc 12.3.0
+  CC [M]  /tmp/mine/mine.o
+/tmp/mine/mine.c: In function 'mine_init':
+/tmp/mine/mine.c:9:13: warning: unused variable 'b' [-Wunused-variable]
+    9 |         int b;
+      |             ^
+  MODPOST /tmp/mine/Module.symvers
+WARNING: modpost: missing MODULE_DESCRIPTION() in /tmp/mine/mine.o
+  BTF [M] /tmp/mine/mine.ko
+Skipping BTF generation for /tmp/mine/mine.ko due to unavailability of vmlinux
+make: Leaving directory '/usr/src/linux-headers-6.1'
+"""
+
+
+def test_of_what_a_build_prints_the_complaints_are_kept() -> None:
+    assert complaints(MAKE, Path("/tmp/mine")).splitlines() == [
+        "mine.c:9:13: warning: unused variable 'b' [-Wunused-variable]",
+        "    9 |         int b;",
+        "      |             ^",
+        "WARNING: modpost: missing MODULE_DESCRIPTION() in mine.o",
+    ]
+
+
+def test_a_build_that_is_well_has_no_complaints() -> None:
+    lines = [line for line in MAKE.splitlines() if "mine.c" not in line and "modpost" not in line]
+    assert complaints("\n".join(lines), Path("/tmp/mine")) == ""
+
+
+OOPS = """\
+[    1.0] rnic kmod: loading mine
+[    2.0] mine: hello
+[    3.0] BUG: kernel NULL pointer dereference, address: 0000000000000000
+[    3.1] RIP: 0010:mine_init+0x1/0x1000 [mine]
+[    3.2] ---[ end trace 0000000000000000 ]---
+[    4.0] later"""
+
+
+def test_the_log_since_a_module_was_loaded() -> None:
+    assert log.since(OOPS).startswith("[    2.0] mine: hello\n")
+    assert log.since("no mark\n") == "no mark"
+    assert log.behind(OOPS, OOPS[: OOPS.index("[    3.0]")]) == OOPS[OOPS.index("[    3.0]") :]
+
+
+def test_trouble_is_an_oops_with_its_lines() -> None:
+    found = log.trouble(OOPS)
+    assert log.first(found) == "BUG: kernel NULL pointer dereference, address: 0000000000000000"
+    assert found.splitlines()[-1].endswith("---[ end trace 0000000000000000 ]---")
+    assert log.trouble("[    1.0] mine: WARNING is no kernel's word\n") == ""
+
+
+# ---------------------------------------------------------------- reports
+
+
+def test_a_step_is_not_reached_when_the_one_that_it_needs_has_not_passed() -> None:
+    report = Report("rxe", tuple(Step))
+    assert [step for step in Step if report.can_be_reached(step)] == [Step.COMPILE]
+    assert set(NEEDS) == set(Step) - {Step.COMPILE}
+    assert report.as_dict()["steps"]["unload"] == "not reached"
+
+
+def test_the_words_of_a_step_fit_the_table() -> None:
+    assert max(len(step.value) for step in Step) <= 20
