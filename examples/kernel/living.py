@@ -3,7 +3,8 @@
 
 Over RoCE a connection on which nobody sends stays as it is. So a server that waits for a message writes no
 bytes at all to the client now and then: an RDMA WRITE of length 0 needs no key, and is acknowledged as any
-other. When it is not, it completes with an error, after the retries of the connection.
+other. When it is not, it completes with an error, after the retries of the connection. Over iWARP it is TCP
+that is not acknowledged, and rnic ends the connection.
 """
 
 from __future__ import annotations
@@ -17,10 +18,17 @@ PROBE = 5.0  # seconds without a message
 
 
 def next_receive(cm_id: CmId) -> WC:
-    """Wait for the completion of a receive; of a client that is no more, the failed one of the WRITE."""
+    """Wait for the completion of a receive.
+
+    Of a client that is no more it is the failed one of the WRITE. The id is then about to be disconnected:
+    DISCONNECTED comes.
+    """
     while True:
         with suppress(TimeoutError):
             return cm_id.get_recv_comp(PROBE)
         cm_id.post_write(remote_addr=0, rkey=0)
-        if (probe := cm_id.get_send_comp()).status is not WCStatus.SUCCESS:
+        probe = cm_id.get_send_comp()
+        if probe.status is WCStatus.RETRY_EXC_ERR:
+            cm_id.disconnect()
+        if probe.status is not WCStatus.SUCCESS:
             return probe

@@ -54,8 +54,7 @@ class Client:
         # The kernel's end retries as often as this end says; 7 is for ever in rxe.
         self.cm_id.connect(ConnParam(private_data=Request(Service.ECHO).pack(), retry_count=6))
         with self.channel.get_cm_event(WAIT) as event:
-            assert isinstance(event.param, ConnParam)
-            data = event.param.private_data
+            data = event.param.private_data if isinstance(event.param, ConnParam) else b""
             if event.event is EventType.REJECTED and len(data) >= len(Request(0).pack()):
                 sys.exit(f"{event.explain()}; the server has {Request.unpack(data)}")
             if event.event is not EventType.ESTABLISHED:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import threading
 
+from living import next_receive
 from message import MESSAGE_MAX, Kind, Message, Offer, Request, Service, capitals
 
 from rnic import SGE, WCStatus
@@ -62,7 +63,7 @@ class Agent(threading.Thread):
 
     def run(self) -> None:
         """Answer asks. A client that has an answer may ask again, so the receive is posted before."""
-        while (asked := self.cm_id.get_recv_comp()).status == WCStatus.SUCCESS:
+        while (asked := next_receive(self.cm_id)).status == WCStatus.SUCCESS:
             start = asked.wr_id * MESSAGE_MAX
             found = answer(bytes(self.buffer[start : start + asked.byte_len]))
             self.post_receive(asked.wr_id)

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from living import next_receive
 from message import MESSAGE_MAX, Kind, Message, Offer, Region, Request, Service, capitals
 
 from rnic import SGE, AccessFlags, WCStatus
@@ -118,7 +119,7 @@ class Client(threading.Thread):
     def run(self) -> None:
         """Answer in the buffer that has the message, then post its receive again."""
         try:
-            while (received := self.cm_id.get_recv_comp()).status is WCStatus.SUCCESS:
+            while (received := next_receive(self.cm_id)).status is WCStatus.SUCCESS:
                 data = answer(self.cm_id, bytes(self.buffer[: received.byte_len])).pack()
                 self.buffer[: len(data)] = data
                 self.cm_id.post_send(SGE(self.messages, 0, len(data)))
