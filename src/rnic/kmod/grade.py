@@ -15,9 +15,10 @@ from typing import NamedTuple
 from rnic.kmod import build, loading, log
 from rnic.kmod.errors import KmodError
 from rnic.kmod.folder import Folder
+from rnic.kmod.kinds import role_of
 from rnic.kmod.machines import Machines
 from rnic.kmod.place import Box, died
-from rnic.kmod.roles import MANY, Role, WrongError, role_of
+from rnic.kmod.roles import MANY, Role, WrongError
 from rnic.kmod.steps import PASSED, Outcome, Report, Step
 from rnic.vm import MachineError
 

@@ -106,11 +106,63 @@ class Role:
         """The peers end."""
 
 
-class Client(Role):
+class Commanded(Role):
+    """A module that takes commands by its /proc file, and has a peer on this computer."""
+
+    speaks = True
+
+    def __init__(self, box: Box, module: str, device: str, seconds: float) -> None:
+        super().__init__(box, module, device, seconds)
+        self._open = contextlib.ExitStack()
+        self.server: Peer | None = None
+
+    @property
+    def peer_printed(self) -> str:
+        """What its server has printed."""
+        return self.server.printed if self.server else ""
+
+    def end_of(self, job: Job, why: str) -> None:
+        """A command that cannot succeed ends, and fails."""
+        if not self.ends(job):
+            job.kill()
+            raise WrongError(f"{why}, and {self.seconds:g} s later the command still waits")
+        if job.rc == 0:
+            raise WrongError(f"{why}, and the command says that all is well")
+
+    def ends(self, job: Job) -> bool:
+        """Whether it does within the limit."""
+        limit = time.monotonic() + self.seconds
+        while job.rc is None and time.monotonic() < limit and not self.box.machine.dead:
+            time.sleep(LOOK)
+        if self.box.machine.dead:
+            job.wait(0)  # which tells of the death
+        return job.rc is not None
+
+    def command(self, text: str) -> None:
+        """Write a command, which must succeed."""
+        job = self.start(text)
+        if not self.ends(job):
+            job.kill()
+            raise WrongError(f"not finished after {self.seconds:g} s: {shown(text)}", self.peer_printed)
+        if job.rc:
+            why = job.out.strip().rpartition(": ")[2]
+            raise WrongError(f"{shown(text)}: {why}", self.peer_printed)
+
+    def start(self, text: str) -> Job:
+        """Write a command; it returns when the module has done it."""
+        one_write = f"dd of={self.proc} bs=64k status=none"  # the shell's echo does not say the errno
+        return self.box.machine.spawn(f"printf %s {shlex.quote(text)} | {one_write}")
+
+    def close(self) -> None:
+        """Its servers end."""
+        self._open.close()
+
+
+class Client(Commanded):
     """Connects with a server, which is peer_listener.py."""
 
     file = "/proc/rnic_client"
-    speaks = True
+    server: Peer
     steps: ClassVar[dict[Step, str]] = {
         Step.PROC: "read_proc",
         Step.CONNECT: "connect",
@@ -118,10 +170,6 @@ class Client(Role):
         Step.HOSTILE: "meet_a_liar",
         Step.DEATH: "lose_the_server",
     }
-
-    def __init__(self, box: Box, module: str, device: str, seconds: float) -> None:
-        super().__init__(box, module, device, seconds)
-        self._open = contextlib.ExitStack()
 
     def connect(self) -> None:
         """With a new server, which stays."""
@@ -180,42 +228,6 @@ class Client(Role):
         self.until_field("state", "idle")
         self.connect()
         self.command("send still there")
-
-    def end_of(self, job: Job, why: str) -> None:
-        """A command that cannot succeed ends, and fails."""
-        if not self.ends(job):
-            job.kill()
-            raise WrongError(f"{why}, and {self.seconds:g} s later the command still waits")
-        if job.rc == 0:
-            raise WrongError(f"{why}, and the command says that all is well")
-
-    def ends(self, job: Job) -> bool:
-        """Whether it does within the limit."""
-        limit = time.monotonic() + self.seconds
-        while job.rc is None and time.monotonic() < limit and not self.box.machine.dead:
-            time.sleep(LOOK)
-        if self.box.machine.dead:
-            job.wait(0)  # which tells of the death
-        return job.rc is not None
-
-    def command(self, text: str) -> None:
-        """Write a command, which must succeed."""
-        job = self.start(text)
-        if not self.ends(job):
-            job.kill()
-            raise WrongError(f"not finished after {self.seconds:g} s: {shown(text)}", self.server.printed)
-        if job.rc:
-            why = job.out.strip().rpartition(": ")[2]
-            raise WrongError(f"{shown(text)}: {why}", self.server.printed)
-
-    def start(self, text: str) -> Job:
-        """Write a command; it returns when the module has done it."""
-        one_write = f"dd of={self.proc} bs=64k status=none"  # the shell's echo does not say the errno
-        return self.box.machine.spawn(f"printf %s {shlex.quote(text)} | {one_write}")
-
-    def close(self) -> None:
-        """Its servers end."""
-        self._open.close()
 
 
 def shown(text: str) -> str:
@@ -332,17 +344,3 @@ class Devices(WithFile):
     """The RDMA devices."""
 
     file = "/proc/rdma_devices"
-
-
-class Rw(WithFile):
-    """READs and WRITEs on a peer's memory."""
-
-    file = "/proc/rnic_rw"
-
-
-_ROLES = {"client": Client, "listener": Listener, "procfile": Procfile, "devices": Devices, "rw": Rw}
-
-
-def role_of(made_from: str) -> type[Role]:
-    """By the module of the course that it is, or was made from."""
-    return _ROLES.get(made_from, Role)
