@@ -19,6 +19,7 @@
 #include <linux/module.h>
 #include <linux/mutex.h>
 #include <linux/slab.h>
+#include <linux/wait.h>
 #include <linux/workqueue.h>
 
 #include "agent.h"
@@ -84,6 +85,7 @@ static LIST_HEAD(agents);
 static unsigned int agents_now;
 static u32 agents_ever;
 static struct tally ended;		/* of the agents that have ended */
+static DECLARE_WAIT_QUEUE_HEAD(agents_gone); /* whoever waits until there are none */
 
 static struct workqueue_struct *agents_queue;
 static enum ib_poll_context poll_context;
@@ -301,7 +303,7 @@ static int agent_post_probe(struct agent *agent)
 static void agent_probe_later(struct agent *agent)
 {
 	if (probe)
-		queue_delayed_work(agents_queue, &agent->probe, probe * HZ);
+		queue_delayed_work(agents_queue, &agent->probe, (unsigned long)probe * HZ);
 }
 
 /* The work item that comes again and again, until agent_end() cancels it. */
@@ -457,7 +459,8 @@ static void agent_leave(struct agent *agent)
 {
 	mutex_lock(&agents_mutex);
 	list_del(&agent->list);
-	agents_now--;
+	if (!--agents_now)
+		wake_up_all(&agents_gone);
 	ended.asks += agent->tally.asks;
 	ended.wrong += agent->tally.wrong;
 	ended.errors += agent->tally.errors;
@@ -572,6 +575,11 @@ void rnic_agents_end(void)
 	list_for_each_entry(agent, &agents, list)
 		agent_stop(agent);
 	mutex_unlock(&agents_mutex);
+	/*
+	 * Not the flush alone: an agent_stop() that runs now may have set its bit, and not queued
+	 * agent_end() yet. An agent that has left the list has only its id to destroy.
+	 */
+	wait_event(agents_gone, !READ_ONCE(agents_now));
 	flush_workqueue(agents_queue);	/* until all work items that are queued now have run */
 }
 EXPORT_SYMBOL_GPL(rnic_agents_end);

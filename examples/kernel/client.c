@@ -132,6 +132,7 @@ static struct client {
 	u16			window;	/* how many asks may be on their way */
 	u16			on_the_way;
 	bool			probing; /* a probe is not acknowledged yet */
+	bool			leaving; /* the module is unloaded: no connection begins */
 	struct sockaddr_storage	peer;
 	struct rnic_request	refusal; /* the private data of the last refusal, else 0 */
 	u64			sent, received, wrong, errors;
@@ -277,8 +278,12 @@ static int client_wait_step(struct client *c)
 {
 	long left = wait_for_completion_interruptible_timeout(&c->step, msecs_to_jiffies(STEP_MS));
 
+	/*
+	 * A signal is -ERESTARTSYS, with which the kernel begins a system call again.  A command
+	 * that was interrupted is not to be begun again.
+	 */
 	if (left < 0)
-		return left;	/* a signal: -ERESTARTSYS */
+		return -EINTR;
 	return left ? c->step_status : -ETIMEDOUT;
 }
 
@@ -553,7 +558,7 @@ static int client_post_probe(struct client *c)
 static void client_probe_later(struct client *c)
 {
 	if (probe)
-		schedule_delayed_work(&c->probe, probe * HZ);
+		schedule_delayed_work(&c->probe, (unsigned long)probe * HZ);
 }
 
 /* The work item that comes again and again while there is a connection. */
@@ -584,7 +589,9 @@ static int client_begin(struct client *c, const struct sockaddr_storage *peer)
 	int ret = 0;
 
 	spin_lock_bh(&c->lock);
-	if (c->state == CLIENT_IDLE) {
+	if (c->leaving) {
+		ret = -ENODEV;
+	} else if (c->state == CLIENT_IDLE) {
 		c->state = CLIENT_CONNECTING;
 		c->error = 0;
 		c->peer = *peer;
@@ -738,7 +745,7 @@ static int client_wait_free(struct client *c, const struct ask *ask)
 						msecs_to_jiffies(ANSWER_MS));
 
 	if (left < 0)
-		return left;	/* a signal: -ERESTARTSYS */
+		return -EINTR;
 	if (client_is_free(c, ask))
 		return 0;	/* even if the connection has ended since */
 	return client_is_connected(c) ? -ETIMEDOUT : client_gone(c);
@@ -1010,7 +1017,7 @@ static int client_open(struct inode *inode, struct file *file)
 
 static int client_connect_words(struct client *c, const char *host, const char *service)
 {
-	struct sockaddr_storage peer;
+	struct sockaddr_storage peer = {};	/* not all of it is set below */
 
 	if (!host || !service)
 		return -EINVAL;
@@ -1046,12 +1053,16 @@ static int client_command(struct client *c, const char *verb, char *rest)
 	return -EINVAL;
 }
 
-static int client_line(struct client *c, char *line)
+static int client_line(struct client *c, char *line, size_t length)
 {
 	char *verb;
 	int ret;
 
-	line[strcspn(line, "\n")] = '\0';
+	if (length && line[length - 1] == '\n') /* echo adds it */
+		line[--length] = '\0';
+	/* One write() is one command: what follows a NUL or a newline would be lost. */
+	if (strcspn(line, "\n") != length)
+		return -EINVAL;
 	verb = strsep(&line, " ");
 	if (!strcmp(verb, "disconnect")) {
 		client_disconnect(c);
@@ -1076,10 +1087,8 @@ static ssize_t client_write(struct file *file, const char __user *buffer, size_t
 	line = memdup_user_nul(buffer, count);
 	if (IS_ERR(line))
 		return PTR_ERR(line);
-	ret = client_line(pde_data(file_inode(file)), line);
+	ret = client_line(pde_data(file_inode(file)), line, count);
 	kfree(line);
-	if (ret == -ERESTARTSYS)
-		ret = -EINTR;	/* a command that was interrupted is not to be begun again */
 	return ret ? ret : count;
 }
 
@@ -1111,12 +1120,15 @@ static int client_begin_by_parameters(struct client *c)
 static void client_end(struct client *c, struct proc_dir_entry *proc)
 {
 	/*
-	 * An open file does not hold the module: proc_remove() waits for a write(), which has to
-	 * end before.
+	 * An open file does not hold the module: proc_remove() waits for each write(), so these
+	 * have to end.  They do without a connection, and none begins any more.
 	 */
+	spin_lock_bh(&c->lock);
+	c->leaving = true;
+	spin_unlock_bh(&c->lock);
 	client_disconnect(c);
 	proc_remove(proc);
-	client_disconnect(c);
+	flush_work(&c->down);	/* queued by a command that has ended since */
 }
 
 static struct proc_dir_entry *client_file;

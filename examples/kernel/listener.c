@@ -14,10 +14,12 @@
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/in6.h>
+#include <linux/kstrtox.h>
 #include <linux/module.h>
 #include <linux/proc_fs.h>
 #include <linux/seq_file.h>
 #include <linux/slab.h>
+#include <linux/string.h>
 #include <linux/uaccess.h>
 #include <net/net_namespace.h>
 #include <rdma/ib_cm.h>
@@ -156,6 +158,7 @@ static int listener_listen_everywhere(void)
 	listener_ids[1] = listener_listen((struct sockaddr *)&all6);
 	if (IS_ERR(listener_ids[1])) {
 		rdma_destroy_id(listener_ids[0]);
+		rnic_agents_end();	/* of clients that have come already */
 		return PTR_ERR(listener_ids[1]);
 	}
 	return 0;
@@ -189,6 +192,7 @@ static ssize_t listener_write(struct file *file, const char __user *buffer, size
 			      loff_t *position)
 {
 	char line[32] = "";
+	size_t length;
 	u32 number;
 	int ret;
 
@@ -196,8 +200,13 @@ static ssize_t listener_write(struct file *file, const char __user *buffer, size
 		return -E2BIG;
 	if (copy_from_user(line, buffer, count))
 		return -EFAULT;
-	if (sscanf(line, "disconnect %u", &number) != 1)
+	/* sscanf() would take 4294967297 for 1, and would not say what follows the number. */
+	length = str_has_prefix(line, "disconnect ");
+	if (!length || strlen(line) != count)
 		return -EINVAL;
+	ret = kstrtou32(line + length, 10, &number);
+	if (ret)
+		return ret;
 	ret = rnic_agent_disconnect(number);
 	return ret ? ret : count;
 }
@@ -216,6 +225,10 @@ static int __init listener_init(void)
 {
 	int ret;
 
+	if (!port) {	/* RDMA-CM would take any, and a different one for each id */
+		pr_err("port=0 is not in 1..65535\n");
+		return -EINVAL;
+	}
 	ret = listener_listen_everywhere();
 	if (ret) {
 		pr_err("port %u: error %d\n", port, ret);

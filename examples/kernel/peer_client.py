@@ -13,7 +13,7 @@ import random
 import signal
 import sys
 
-from message import MESSAGE_MAX, TEXT_MAX, Kind, Message, Offer, Request, Service, capitals
+from message import MAGIC, MESSAGE_MAX, TEXT_MAX, Kind, Message, Offer, Request, Service, capitals
 
 from rnic import SGE, WCStatus
 from rnic.rdmacm import CmId, ConnParam, EventChannel, EventType, create_id
@@ -55,11 +55,15 @@ class Client:
         self.cm_id.connect(ConnParam(private_data=Request(Service.ECHO).pack(), retry_count=6))
         with self.channel.get_cm_event(WAIT) as event:
             data = event.param.private_data if isinstance(event.param, ConnParam) else b""
-            if event.event is EventType.REJECTED and len(data) >= len(Request(0).pack()):
-                sys.exit(f"{event.explain()}; the server has {Request.unpack(data)}")
             if event.event is not EventType.ESTABLISHED:
-                sys.exit(event.explain())
-            self.depth = min(self.depth, Offer.unpack(data).depth)
+                sys.exit(event.explain() + offered(data))
+        try:
+            offer = Offer.unpack(data)
+        except ValueError as error:
+            sys.exit(f"the server accepted without an offer: {error}")
+        if not offer.depth:
+            sys.exit("the server has no receives for messages")
+        self.depth = min(self.depth, offer.depth)
 
     def ask(self, number: int, text: bytes) -> None:
         """Send an ask; its slot must be free."""
@@ -88,6 +92,16 @@ class Client:
                 self.ask(number, texts[number])
 
 
+def offered(data: bytes) -> str:
+    """What a refusal's private data says of the server; "" if it has none, which over RoCE is zeros."""
+    if len(data) < len(Request(0).pack()) or not data.startswith(MAGIC.to_bytes(4, "big")):
+        return ""
+    try:
+        return f"; the server has {Request.unpack(data)}"
+    except ValueError as error:
+        return f"; the server's {error}"
+
+
 def check(found: Message, number: int, texts: list[bytes]) -> None:
     """End the program if that is not the answer."""
     if found != Message(Kind.ANSWER, number, capitals(texts[number])):
@@ -105,6 +119,8 @@ def main() -> None:
     chosen = options()
     if chosen.size is not None and not 0 <= chosen.size <= TEXT_MAX:
         sys.exit(f"--size {chosen.size}: a text has 0 to {TEXT_MAX} bytes")
+    if chosen.count < 0:
+        sys.exit(f"--count {chosen.count}: a number of texts is 0 or more")
     with EventChannel() as channel, create_id(channel, device=chosen.device) as cm_id:
         for step in (lambda: cm_id.resolve_addr(None, (chosen.host, chosen.port)), cm_id.resolve_route):
             step()

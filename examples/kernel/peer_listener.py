@@ -11,6 +11,7 @@ that says what there is.
 from __future__ import annotations
 
 import argparse
+import sys
 import threading
 
 from living import next_receive
@@ -20,6 +21,8 @@ from rnic import SGE, WCStatus
 from rnic.rdmacm import CmId, ConnParam, Event, EventChannel, EventType, create_id
 from rnic.verbs.qp import QPCap
 
+DEPTH_MAX = 1024
+
 
 def options() -> argparse.Namespace:
     """The command line."""
@@ -27,7 +30,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("-b", "--bind", default="0.0.0.0", help="an address of this machine (all)")
     parser.add_argument("-p", "--port", type=int, default=7471, help="its port; 0: any free one (7471)")
     parser.add_argument("-d", "--device", help="such as iwarp_eth0 (the first that serves the address)")
-    parser.add_argument("--depth", type=int, default=16, help="receives for each client (16)")
+    parser.add_argument("--depth", type=int, default=16, help=f"receives for each, 1 to {DEPTH_MAX} (16)")
     parser.add_argument("--clients", type=int, default=0, help="end after so many; 0: never (0)")
     return parser.parse_args()
 
@@ -142,6 +145,8 @@ class Server:
 def main() -> None:
     """Listen, and serve all clients."""
     chosen = options()
+    if not 1 <= chosen.depth <= DEPTH_MAX:
+        sys.exit(f"--depth {chosen.depth}: a client has 1 to {DEPTH_MAX} receives")
     with EventChannel() as events, create_id(events, device=chosen.device) as listener:
         listener.bind_addr((chosen.bind, chosen.port))
         listener.listen()

@@ -308,6 +308,72 @@ def test_commands_that_make_no_sense(side: Side) -> None:
             assert side.read(CLIENT)["answer"] == "A" * TEXT_MAX
 
 
+@pytest.mark.one_in(2)  # the device makes no difference
+def test_one_write_is_one_command(side: Side) -> None:
+    """What stands behind a newline or a NUL is not lost without a word, and a number is the whole number."""
+    with side.listener(), side.client():
+        side.ask(f"connect {side.there['ipv4']} {PORT}")
+        number = next(key for key in side.wait_agents(1) if key.startswith("agent ")).split()[1]
+        for file, text in (
+            (CLIENT, "send a\\nsend b\\n"),
+            (CLIENT, "send a\\0b"),
+            (LISTENER, f"disconnect {number}\\ndisconnect {number}\\n"),
+            (LISTENER, f"disconnect {number}x"),
+            (LISTENER, f"disconnect {number}\\0"),
+        ):
+            assert "Invalid argument" in side.machine.run(f"/usr/bin/printf '{text}' >{file}")[1], text
+        assert "out of range" in side.tell(LISTENER, f"disconnect {2**32 + int(number)}")
+        side.ask("send c")
+        assert side.read(CLIENT)["sent"] == "1"
+        side.wait_agents(1)
+
+
+@pytest.mark.one_in(2)  # the device makes no difference
+def test_largest_seconds_between_probes(side: Side) -> None:
+    """They do not become none: times the clock's rate this is a multiple of 2**32."""
+    with side.listener(probe=2**31), side.client(probe=2**31):
+        side.ask(f"connect {side.there['ipv4']} {PORT}")
+        time.sleep(1)
+        side.ask("texts 10")
+        side.wait_agents(1)
+
+
+@pytest.mark.one_in(2)  # the device makes no difference
+def test_a_command_that_is_interrupted(side: Side) -> None:
+    nobody = side.machine.ip.rpartition(".")[0] + ".99"
+    with side.client():
+        command = side.machine.spawn(f"exec /bin/echo connect {nobody} {PORT} >{CLIENT}")
+        side.wait(CLIENT, lambda found: found["state"] == "connecting")
+        side.machine.check("kill $(pgrep -f '^/bin/echo connect')")
+        command.wait(LIMIT)
+        assert side.wait_idle()["error"] == "-4"  # EINTR, and no number of the kernel's own
+
+
+@pytest.mark.one_in(2)  # the device makes no difference
+def test_listener_without_a_port(side: Side) -> None:
+    side.box.load("agent")
+    rc, out = side.machine.run(f"insmod {built()}/listener.ko port=0")
+    side.box.unload("agent")
+    assert rc
+    assert "Invalid parameters" in out
+
+
+def test_peer_client_says_that_nobody_listens(side: Side) -> None:
+    with side.caller() as client:
+        out, _ = client.communicate(timeout=LIMIT)
+        assert client.returncode == 1
+    assert out.count("\n") == 1, out
+    assert f"{side.machine.ip} port {PORT}: " in out
+
+
+@pytest.mark.parametrize("depth", [0, 1025])
+def test_peer_listener_refuses_a_depth(depth: int) -> None:
+    with python(SOURCE / "peer_listener.py", "--depth", depth) as server:
+        out, _ = server.communicate(timeout=LIMIT)
+        assert server.returncode == 1
+    assert f"--depth {depth}: a client has 1 to 1024 receives" in out
+
+
 def test_client_is_refused(side: Side) -> None:
     def refuse(request: CmId) -> None:
         assert request.event is not None
