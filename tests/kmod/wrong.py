@@ -125,6 +125,6 @@ WRONG = {
     "counts agents that have gone": _agent(
         Step.CONNECT,
         "says agents 1",
-        ("\tlist_del(&agent->list);\n\tagents_now--;\n", "\tlist_del(&agent->list);\n"),
+        ('"agents %u\\n", agents_now)', '"agents %u\\n", agents_ever)'),
     ),
 }

@@ -16,12 +16,13 @@ class Memory(Commanded):
     """Its peer is there before it is loaded."""
 
     port = "0"  # any that is free, until there is one
+    more: tuple[str, ...] = ()  # parameters
 
     @property
     def parameters(self) -> tuple[str, ...]:  # type: ignore[override]
         """Where its peer is, which is started now."""
         self.serve()
-        return (f"addr={self.box.machine.host_ip}", f"port={self.port}")
+        return (f"addr={self.box.machine.host_ip}", f"port={self.port}", *self.more)
 
     def serve(self) -> None:
         """A new peer, at the port of the last one."""
@@ -77,6 +78,7 @@ class Disk(Memory):
     """blockdev: a disk in the peer's memory, from its loading on."""
 
     disk = "/dev/rnicblk0"
+    more = ("timeout=5",)  # seconds until a peer counts as lost
     steps: ClassVar[dict[Step, str]] = {
         Step.PROC: "look",
         Step.CONNECT: "read_a_sector",
