@@ -58,7 +58,8 @@ def test_all_is_what_there_is() -> None:
         "sizes",
         "threads",
         "times",
-        "kmod", "vm",
+        "kmod",
+        "vm",
         "wording",
     }
     for lazy in (rnic.aio, rnic.patterns):  # imported now, if nobody has asked for it yet
