@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +18,7 @@ from rnic.cli.command import group
 from rnic.cli.kmod import report
 from rnic.cli.params import Failure
 from rnic.cli.vm import pipes
-from rnic.cli.vm.command import names, shortened
+from rnic.cli.vm.command import names, on, print_more, shortened
 from rnic.kmod import KmodError, course, loading, place
 from rnic.kmod import build as building
 from rnic.kmod import log as logs
@@ -33,19 +32,9 @@ from rnic.vm.console import Follower
 from rnic.vm.host import CommandError
 from rnic.vm.paths import Folder as MachineFolder
 
-LOOK = 0.1  # seconds between looks at a console that is followed
-
 folder = click.argument("folder", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
 which = click.option("-m", "--module", default="", help="Which module, if DIR has several.")
 here = click.option("--here", is_flag=True, help="On this computer, as root, instead of in a machine.")
-on = click.option(
-    "-n",
-    "--name",
-    metavar="NAME",
-    default="",
-    shell_complete=names,
-    help="The machine.  [default: box, or the only one]",
-)
 
 
 @group()
@@ -224,12 +213,11 @@ def log(follow: bool, name: str, here: bool) -> None:
         console = MachineFolder.of(place.choose(name)).console
         if not console.exists():
             raise KmodError(f"no machine {place.choose(name)} runs: rnic kmod load starts it")
-    follower, write = Follower(console), pipes.writer(1)
-    printed = follower.more().decode(errors="replace").replace("\r", "")
-    write(f"{logs.since(printed)}\n".encode())
-    while follow and console.exists():
-        time.sleep(LOOK)
-        write(follower.more())
+    with Follower(console) as follower:
+        printed = follower.more().decode(errors="replace").replace("\r", "")
+        pipes.writer(1)(f"{logs.since(printed)}\n".encode())
+        if follow:
+            print_more(follower, console)
 
 
 # ---------------------------------------------------------------------- testing

@@ -260,11 +260,11 @@ def log(name: str, follow: bool) -> None:
     """Print what the machine's kernel and QEMU have printed."""
     folder = Folder.of(chosen(name))
     with Follower(folder.console) as follower:
-        _follow(follower, folder.console if follow else None)
+        print_more(follower, folder.console if follow else None)
 
 
-def _follow(follower: Follower, console: Path | None) -> None:
-    """Until the console is gone; without one, once."""
+def print_more(follower: Follower, console: Path | None) -> None:
+    """Print what a reader finds, until the console is gone; without one, once."""
     write = pipes.writer(1)
     while True:
         there = console and console.exists()
