@@ -85,6 +85,13 @@ class Side:
             ),
         )
 
+    def wait_established(self) -> None:
+        """Until each agent has seen its connection begin.
+
+        Of one that ends before, siw tells the end first; at that iw_cm stops the kernel (BUG in iwcm.c).
+        """
+        self.wait(LISTENER, lambda found: not any(" connecting " in f"{text} " for text in found.values()))
+
     @contextmanager
     def client(self, **parameters: object) -> Iterator[None]:
         """The module client is loaded."""
@@ -192,6 +199,7 @@ def stranger(side: Side, data: bytes = Request(Service.ECHO).pack(), depth: int 
     end = Stranger(cm_id, depth)
     try:
         cm_id.connect(ConnParam(private_data=data, retry_count=6, rnr_retry_count=6))
+        side.wait_established()
         yield end
     finally:
         end.close()

@@ -72,6 +72,7 @@ def test_peers_notice_that_the_machine_is_no_more(mortal: Mortal, tmp_path: Path
         asking = stack.enter_context(python(SOURCE / "peer_client.py", *words))
         machine.spawn("while dd if=/dev/urandom of=/dev/rnicblk0 bs=64K count=100 oflag=direct; do :; done")
         until(lambda: any(memory.bytes), "the first block")
+        machine.check("until grep -q '^asks [1-9]' /proc/rnic_listener; do sleep .1; done")
 
         mortal.stop()
         out, _ = asking.communicate(timeout=120)

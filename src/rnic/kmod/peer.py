@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -63,6 +64,10 @@ class Peer:
             return None
         self._reader.join()
         return code
+
+    def interrupt(self) -> None:
+        """As Ctrl-C does."""
+        self._process.send_signal(signal.SIGINT)
 
     def kill(self) -> None:
         """It ends without a word."""
