@@ -48,9 +48,11 @@ def show(server: Machine, client: Machine) -> Iterator[str]:
 
 
 def on_the_wire(pcap: Path) -> list[str]:
-    """What the RDS headers say, which tshark does not read."""
+    """What the RDS headers say, which tshark does not read. A SEND that is repeated has the PSN of the first."""
+    sends = read(pcap, "ip.src", "ip.dst", "infiniband.bth.psn", "udp.payload", only=FIRSTS)
+    once = {(source, psn): (source, target, payload) for source, target, psn, payload in sends}
     ways: Counter[str] = Counter()
-    for source, target, payload in read(pcap, "ip.src", "ip.dst", "udp.payload", only=FIRSTS):
+    for source, target, payload in once.values():
         said = bytes.fromhex(payload)[BTH:-ICRC]
         _, _, length, sport, dport, *_ = HEADER.unpack_from(said)
         if length:  # else it only acknowledges

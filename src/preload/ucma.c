@@ -237,14 +237,17 @@ static int send_message(int fd, struct iovec *parts, size_t count, int passed) {
     return 0;
 }
 
-/* Exactly that many bytes; EIO: the server has gone. */
+/* The error of a read that has brought nothing.  EIO: the server has gone, or was killed with commands unread. */
+static int no_bytes(ssize_t n) { return n == 0 || errno == ECONNRESET ? fail(EIO) : -1; }
+
+/* Exactly that many bytes. */
 static int read_all(int fd, void *to, size_t length) {
     for (char *at = to; length;) {
         ssize_t n = syscall(SYS_read, fd, at, length);
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
-            return n < 0 ? -1 : fail(EIO);
+            return no_bytes(n);
         at += n;
         length -= (size_t)n;
     }
@@ -283,7 +286,7 @@ static int read_head(int fd, struct answer *answer, int fds[ORDER_FDS]) {
         n = syscall(SYS_recvmsg, fd, &message, MSG_CMSG_CLOEXEC);
     while (n < 0 && errno == EINTR);
     if (n <= 0)
-        return n < 0 ? -1 : fail(EIO);
+        return no_bytes(n);
     if (message.msg_controllen >= sizeof control.head && control.head.cmsg_type == SCM_RIGHTS)
         memcpy(fds, CMSG_DATA(&control.head), control.head.cmsg_len - CMSG_LEN(0));
     return read_all(fd, (char *)answer + n, sizeof *answer - (size_t)n);
@@ -370,7 +373,7 @@ static void take_back(int fd, uint32_t count) {
 static int take_byte(int fd) {
     char byte;
     ssize_t n = READ(fd, &byte, 1);
-    return n == 1 ? 0 : n == 0 ? fail(EIO) : -1;
+    return n == 1 ? 0 : no_bytes(n);
 }
 
 /* Whether the id of a MIGRATE_ID is one of the file that it is said to come from. */

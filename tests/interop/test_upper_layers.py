@@ -17,7 +17,8 @@ from rnic.vm import Machine, MachineError
 SCRIPTS = Path(__file__).resolve().parents[2] / "examples/upper_layers"
 sys.path.append(str(SCRIPTS))
 
-import show  # noqa: E402 - a script beside those that it imports
+import rds  # noqa: E402 - a script beside those that it imports
+import show  # noqa: E402
 import verify  # noqa: E402
 
 pytestmark = pytest.mark.interop
@@ -98,3 +99,12 @@ def test_contents_that_differ_are_told() -> None:
     for other in ("b" * 64, ""):
         with pytest.raises(ValueError, match="the contents differ"):
             verify.same(one="a" * 64, two=other)
+
+
+def test_a_send_that_is_repeated_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    send = bytes(rds.BTH) + rds.HEADER.pack(1, 0, 100, 5, 6, 0, 0, 0) + bytes(rds.ICRC)
+    packets = [["10.0.0.1", "10.0.0.2", psn, send.hex()] for psn in ("7", "8", "7")]
+    monkeypatch.setattr(rds, "read", lambda *_, **__: packets)
+    assert rds.on_the_wire(Path()) == [
+        "SENDs with data, by their RDS headers: from 10.0.0.1 port 5 to 10.0.0.2 port 6: 2"
+    ]
