@@ -48,7 +48,7 @@ def show(server: Machine, client: Machine) -> Iterator[str]:
 
 
 def on_the_wire(pcap: Path) -> list[str]:
-    """What the RDS headers say, which tshark does not read. A SEND that is repeated has the PSN of the first."""
+    """What the RDS headers say, which tshark does not read. A SEND that is sent again counts once."""
     sends = read(pcap, "ip.src", "ip.dst", "infiniband.bth.psn", "udp.payload", only=FIRSTS)
     once = {(source, psn): (source, target, payload) for source, target, psn, payload in sends}
     ways: Counter[str] = Counter()

@@ -207,7 +207,7 @@ class Stranger:
         return message
 
     def expect(self, kind: type[_M]) -> _M:
-        """The next message of a kind; others before it are passed over. Until it comes, the last is said again."""
+        """The next message of a kind, others are passed over. Until it comes, the last one is said again."""
         for _ in range(self.wire.tries):
             while (message := self.hear()) is not None:
                 if isinstance(message, kind):
