@@ -3,8 +3,9 @@
 
 Over RoCE a connection on which nobody sends stays as it is. So a server that waits for a message writes no
 bytes at all to the client now and then: an RDMA WRITE of length 0 needs no key, and is acknowledged as any
-other. When it is not, it completes with an error, after the retries of the connection. Over iWARP it is TCP
-that is not acknowledged, and rnic ends the connection.
+other. When it is not, it completes with an error, after the retries of the connection. The kernel's clients
+let it ask for a minute then whether they agree to the end, before RDMA-CM says DISCONNECTED. Over iWARP it is
+TCP that is not acknowledged, and rnic ends the connection.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ def next_receive(cm_id: CmId) -> WC:
         cm_id.post_write(remote_addr=0, rkey=0)
         probe = cm_id.get_send_comp()
         if probe.status is WCStatus.RETRY_EXC_ERR:
+            print(f"{cm_id.get_peer_addr()}: does not acknowledge any more", flush=True)
             cm_id.disconnect()
         if probe.status is not WCStatus.SUCCESS:
             return probe

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-import threading
+from functools import partial
 
 from living import next_receive
-from message import MESSAGE_MAX, Kind, Message, Offer, Request, Service, capitals
+from message import MESSAGE_MAX, Kind, Message, Offer, Service, capitals
+from serving import Client, Server
 
 from rnic import SGE, WCStatus
-from rnic.rdmacm import CmId, ConnParam, Event, EventChannel, EventType, create_id
+from rnic.rdmacm import CmId, EventChannel, create_id
 from rnic.verbs.qp import QPCap
 
 DEPTH_MAX = 1024
@@ -46,14 +47,13 @@ def answer(data: bytes) -> Message:
     return Message(Kind.ANSWER, ask.number, capitals(ask.text))
 
 
-class Agent(threading.Thread):
-    """Serves one client until the connection ends."""
+class Agent(Client):
+    """Answers the texts of one client."""
 
     def __init__(self, cm_id: CmId, depth: int) -> None:
-        super().__init__(daemon=True)
-        self.cm_id, self.depth = cm_id, depth
+        super().__init__(cm_id)
+        self.depth, self.offer = depth, Offer(depth)
         self.answered = self.wrong = 0
-        self.peer = cm_id.get_peer_addr()
         cm_id.create_qp(cap=QPCap(max_send_wr=depth, max_recv_wr=depth))
         self.buffer = bytearray((depth + 1) * MESSAGE_MAX)  # a slot for each receive, and one for an answer
         self.memory = cm_id.reg_msgs(self.buffer)
@@ -64,7 +64,7 @@ class Agent(threading.Thread):
         """Post a receive into a slot of the buffer."""
         self.cm_id.post_recv(SGE(self.memory, slot * MESSAGE_MAX, MESSAGE_MAX), wr_id=slot)
 
-    def run(self) -> None:
+    def serve(self) -> None:
         """Answer asks. A client that has an answer may ask again, so the receive is posted before."""
         while (asked := next_receive(self.cm_id)).status == WCStatus.SUCCESS:
             start = asked.wr_id * MESSAGE_MAX
@@ -82,64 +82,10 @@ class Agent(threading.Thread):
         self.cm_id.post_send(SGE(self.memory, start, len(data)))
         return self.cm_id.get_send_comp().status == WCStatus.SUCCESS
 
-    def end(self) -> None:
-        """The connection has ended: free what it had."""
-        self.join()
+    def free(self) -> str:
+        """The buffer; says what was answered."""
         self.memory.close()
-        self.cm_id.destroy()
-        print(f"{self.peer}: {self.answered} texts answered, {self.wrong} messages wrong", flush=True)
-
-
-class Server:
-    """The agents of the clients that are connected."""
-
-    def __init__(self, depth: int) -> None:
-        self.depth = depth
-        self.agents: dict[CmId, Agent] = {}
-        self.ended = 0
-
-    def request(self, event: Event) -> None:
-        """A client wants to connect: accept it, or refuse it and say why."""
-        assert isinstance(event.param, ConnParam)
-        try:
-            wanted = Request.unpack(event.param.private_data)
-            if wanted.service != Service.ECHO:
-                raise ValueError(f"service {wanted.service} is not {Service.ECHO:d}")
-        except ValueError as error:
-            print(f"{event.id.get_peer_addr()}: refused: {error}", flush=True)
-            event.id.reject(Request(Service.ECHO).pack())
-            return
-        agent = self.agents[event.id] = Agent(event.id, self.depth)
-        event.id.accept(ConnParam(private_data=Offer(self.depth).pack()))
-        agent.start()
-
-    def handle(self, event: Event) -> None:
-        """Handle one event."""
-        match event.event:
-            case EventType.CONNECT_REQUEST:
-                self.request(event)
-            case EventType.DISCONNECTED:
-                event.id.disconnect()  # confirms it; receives are flushed, and the agent ends
-            case EventType.UNREACHABLE | EventType.CONNECT_ERROR if event.id in self.agents:
-                event.id.destroy_qp()
-            case _:
-                return
-
-    def serve(self, events: EventChannel, clients: int) -> None:
-        """Until so many clients have come and gone."""
-        while not clients or self.ended < clients:
-            with events.get_cm_event() as event:
-                self.handle(event)
-            if event.event in (EventType.DISCONNECTED, EventType.UNREACHABLE, EventType.CONNECT_ERROR):
-                self.end(event.id)
-            elif event.event is EventType.CONNECT_REQUEST and event.id not in self.agents:
-                event.id.destroy()
-
-    def end(self, cm_id: CmId) -> None:
-        """A connection has ended, or was not made."""
-        if agent := self.agents.pop(cm_id, None):
-            agent.end()
-            self.ended += 1
+        return f"{self.answered} texts answered, {self.wrong} messages wrong"
 
 
 def main() -> None:
@@ -151,7 +97,7 @@ def main() -> None:
         listener.bind_addr((chosen.bind, chosen.port))
         listener.listen()
         print(f"listening on port {listener.get_src_port()} of {chosen.bind}", flush=True)
-        Server(chosen.depth).serve(events, chosen.clients)
+        Server(Service.ECHO, partial(Agent, depth=chosen.depth)).serve(events, chosen.clients)
 
 
 if __name__ == "__main__":

@@ -13,21 +13,21 @@ from __future__ import annotations
 
 import argparse
 import mmap
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from living import next_receive
-from message import MESSAGE_MAX, Kind, Message, Offer, Region, Request, Service, capitals
+from message import MESSAGE_MAX, Kind, Message, Offer, Region, Service, capitals
+from serving import Client, Server
 
 from rnic import SGE, AccessFlags, WCStatus
-from rnic.rdmacm import CmId, ConnParam, Event, EventChannel, EventType, create_id
+from rnic.rdmacm import CmId, EventChannel, create_id
 
 ACCESS = (
     AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_READ | AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_ATOMIC
 )
-GONE = (EventType.UNREACHABLE, EventType.CONNECT_ERROR)  # before a connection was established
 
 
 def size(text: str) -> int:
@@ -98,26 +98,22 @@ def answer(cm_id: CmId, data: bytes) -> Message:
     return Message(Kind.ANSWER, asked.number, b"")
 
 
-class Client(threading.Thread):
-    """Answers the messages of one client until its connection ends. Most clients send none."""
+class Borrower(Client):
+    """Has the memory, and may lend some. Most clients send no messages."""
 
     def __init__(self, cm_id: CmId, memory: mmap.mmap) -> None:
-        super().__init__(daemon=True)
-        self.cm_id, self.peer = cm_id, cm_id.get_peer_addr()
+        super().__init__(cm_id)
         cm_id.create_qp()
         assert cm_id.pd is not None  # create_qp() has chosen one
         self.region = cm_id.pd.reg_mr(memory, ACCESS)
+        self.offer = Offer(1, self.region.addr, self.region.length, self.region.rkey)
         self.buffer = bytearray(MESSAGE_MAX)
         self.messages = cm_id.reg_msgs(self.buffer)
         cm_id.post_recv(self.messages)
 
-    @property
-    def offer(self) -> Offer:
-        """What it is told: where the memory is, and the key to it."""
-        return Offer(1, self.region.addr, self.region.length, self.region.rkey)
-
-    def run(self) -> None:
+    def serve(self) -> None:
         """Answer in the buffer that has the message, then post its receive again."""
+        print(f"{self.peer}: connected", flush=True)
         try:
             while (received := next_receive(self.cm_id)).status is WCStatus.SUCCESS:
                 data = answer(self.cm_id, bytes(self.buffer[: received.byte_len])).pack()
@@ -129,53 +125,11 @@ class Client(threading.Thread):
             print(f"{self.peer}: {error}", flush=True)
             self.cm_id.disconnect()
 
-    def end(self) -> None:
-        """The connection has ended: free what it had."""
-        self.join()
+    def free(self) -> str:
+        """Its buffer, and its key to the memory."""
         self.messages.close()
         self.region.close()
-        self.cm_id.destroy()
-        print(f"{self.peer}: disconnected", flush=True)
-
-
-class Server:
-    """The clients that are connected, and the memory that all of them have."""
-
-    def __init__(self, memory: mmap.mmap) -> None:
-        self.memory = memory
-        self.clients: dict[CmId, Client] = {}
-
-    def request(self, event: Event) -> None:
-        """A client wants to connect: accept it, or refuse it and say why."""
-        assert isinstance(event.param, ConnParam)
-        try:
-            service = Request.unpack(event.param.private_data).service
-            if service != Service.MEMORY:
-                raise ValueError(f"service {service} is not {Service.MEMORY:d}")
-        except ValueError as error:
-            print(f"{event.id.get_peer_addr()}: refused: {error}", flush=True)
-            event.id.reject(Request(Service.MEMORY).pack())
-            return
-        client = self.clients[event.id] = Client(event.id, self.memory)
-        event.id.accept(ConnParam(private_data=client.offer.pack()))
-        client.start()
-        print(f"{client.peer}: connected", flush=True)
-
-    def serve(self, events: EventChannel) -> None:
-        """Handle events, until the program is ended."""
-        while True:
-            with events.get_cm_event() as event:
-                what, cm_id = event.event, event.id
-                if what is EventType.CONNECT_REQUEST:
-                    self.request(event)
-                elif what is EventType.DISCONNECTED:
-                    cm_id.disconnect()  # confirms it; the receive is flushed, and the client's thread ends
-                elif what in GONE and cm_id in self.clients:
-                    cm_id.destroy_qp()  # the same
-            if what is EventType.CONNECT_REQUEST and cm_id not in self.clients:
-                cm_id.destroy()
-            elif (what is EventType.DISCONNECTED or what in GONE) and cm_id in self.clients:
-                self.clients.pop(cm_id).end()
+        return "disconnected"
 
 
 def main() -> None:
@@ -189,7 +143,7 @@ def main() -> None:
         listener.bind_addr((found.bind, found.port))
         listener.listen()
         print(f"{len(memory)} bytes at port {listener.get_src_port()}", flush=True)
-        Server(memory).serve(events)
+        Server(Service.MEMORY, partial(Borrower, memory=memory)).serve(events)
 
 
 if __name__ == "__main__":

@@ -49,32 +49,15 @@ def losing(box: Box, percent: int) -> Iterator[None]:
         box.machine.check("tc qdisc delete dev eth0 root")
 
 
-class Memory:
-    """peer_memory.py, with a file as its memory."""
+class Lines:
+    """The lines that a program prints, as they come."""
 
-    def __init__(self, path: Path, size: int, kind: str) -> None:
-        self.path = path
-        command = [
-            sys.executable,
-            "-u",
-            SOURCE / "peer_memory.py",
-            "--port=0",
-            f"--size={size}",
-            "--file",
-            path,
-        ]
-        self.process = subprocess.Popen(
-            command,
-            env=dict(os.environ, RNIC_TRANSPORT=TRANSPORTS[kind]),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
         self.seen: list[str] = []
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
-        self.port = int(self.line("bytes at port").split()[-1])
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -90,6 +73,30 @@ class Memory:
         except queue.Empty:
             raise AssertionError(f"the peer has not said {part!r}: {self.seen}") from None
         return line
+
+    def kill(self) -> None:
+        """End the program at once."""
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+
+
+class Memory(Lines):
+    """peer_memory.py, with a file as its memory."""
+
+    def __init__(self, path: Path, size: int, kind: str) -> None:
+        self.path = path
+        program = SOURCE / "peer_memory.py"
+        super().__init__(
+            subprocess.Popen(
+                [sys.executable, "-u", program, "--port=0", f"--size={size}", "--file", path],
+                env=dict(os.environ, RNIC_TRANSPORT=TRANSPORTS[kind]),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+        self.port = int(self.line("bytes at port").split()[-1])
 
     @property
     def bytes(self) -> bytes:
@@ -109,12 +116,6 @@ class Memory:
     def go_on(self) -> None:
         """Let it go on."""
         self.process.send_signal(signal.SIGCONT)
-
-    def kill(self) -> None:
-        """End it at once."""
-        self.process.kill()
-        self.process.wait()
-        self._reader.join()
 
     def __enter__(self) -> Memory:
         return self

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -156,7 +157,10 @@ def test_a_new_module_has_all_files_that_its_sources_want(lesson: str, tmp_path:
     made = course.new("mine", lesson, tmp_path / "mine")
     assert (made.chosen(), made.made_from) == ("mine", lesson)
     assert all((made.path / source).exists() for sources in made.modules.values() for source in sources)
-    assert all((made.path / name).exists() for name in course.PEERS.get(lesson, ()))
+    peers = [(made.path / name).read_text() for name in course.PEERS.get(lesson, ())]
+    imported = {name for text in peers for name in re.findall(r"^from (\w+) import", text, re.MULTILINE)}
+    there = {path.stem for path in course.folder().path.glob("*.py")}
+    assert all((made.path / f"{name}.py").exists() for name in imported & there)
     assert not [path for path in made.path.iterdir() if "your part" in path.read_text()]
 
 
