@@ -34,6 +34,7 @@
 #define SEGMENTS	32	/* pieces of memory in one request, at most */
 #define SECTORS		1024	/* in one request, at most: 512 KiB */
 #define FLUSH_BYTES	8
+#define TIMEOUT_MAX	86400	/* seconds: in jiffies they must fit into an int */
 
 static char *addr;
 module_param(addr, charp, 0444);
@@ -49,7 +50,7 @@ MODULE_PARM_DESC(depth, "requests that are under way at the same time (default: 
 
 static uint timeout = 30;
 module_param(timeout, uint, 0444);
-MODULE_PARM_DESC(timeout, "seconds after which a request without an answer ends the connection (default: 30)");
+MODULE_PARM_DESC(timeout, "seconds after which a request without an answer ends the connection, 1 to 86400 (default: 30)");
 
 static struct {
 	struct connection peer;
@@ -103,6 +104,7 @@ static void blockdev_lost(struct connection *c)
  */
 static void blockdev_done(struct ib_cq *cq, struct ib_wc *wc)
 {
+	/* -- your part: give back what the request has of the queue pair, then end it -- */
 	struct blockdev_request *r = container_of(wc->wr_cqe, struct blockdev_request, cqe);
 	struct rdma_cm_id *id = blockdev.peer.id;
 
@@ -118,6 +120,7 @@ static void blockdev_done(struct ib_cq *cq, struct ib_wc *wc)
 		schedule_work(&blockdev.end);
 	}
 	blk_mq_complete_request(blk_mq_rq_from_pdu(r));
+	/* -- end -- */
 }
 
 /* The block layer calls this after blk_mq_complete_request(), on the processor that asked. */
@@ -144,6 +147,7 @@ static enum blk_eh_timer_return blockdev_timeout(struct request *request)
 /* What a request wants: which way, where, and its memory as a list of pieces. */
 static blk_status_t blockdev_map(struct request *request, struct blockdev_request *r)
 {
+	/* -- your part: which way, where, and the pieces of memory -- */
 	sg_init_table(r->sg, SEGMENTS);
 	switch (req_op(request)) {
 	case REQ_OP_READ:
@@ -164,6 +168,7 @@ static blk_status_t blockdev_map(struct request *request, struct blockdev_reques
 	r->offset = blk_rq_pos(request) << SECTOR_SHIFT;
 	r->nents = blk_rq_map_sg(request->q, request, r->sg);
 	return r->nents ? BLK_STS_OK : BLK_STS_IOERR;
+	/* -- end -- */
 }
 
 /*
@@ -180,6 +185,7 @@ static blk_status_t blockdev_map(struct request *request, struct blockdev_reques
  */
 static blk_status_t blockdev_post(struct blockdev_request *r)
 {
+	/* -- your part: post the transfer by the rdma_rw functions -- */
 	struct connection *c = &blockdev.peer;
 	struct rdma_cm_id *id = c->id;
 	int ret;
@@ -194,6 +200,7 @@ static blk_status_t blockdev_post(struct blockdev_request *r)
 		return BLK_STS_OK;
 	rdma_rw_ctx_destroy(&r->rw, id->qp, id->port_num, r->sg, r->nents, r->direction);
 	return BLK_STS_IOERR;
+	/* -- end -- */
 }
 
 /* The block layer has a request for us.  It may sleep here, because of BLK_MQ_F_BLOCKING. */
@@ -267,6 +274,7 @@ static int blockdev_make_queue_pair(void)
 /* Tell the block layer what a request may be, so that each fits into one work request. */
 static void blockdev_limits(struct request_queue *queue)
 {
+	/* -- your part: what a request may be, so that it fits into one work request -- */
 	blk_queue_max_segments(queue, blockdev_segments(blockdev.peer.id->device));
 	blk_queue_max_hw_sectors(queue, SECTORS);
 	/*
@@ -285,6 +293,7 @@ static void blockdev_limits(struct request_queue *queue)
 	 */
 	blk_queue_flag_set(QUEUE_FLAG_STABLE_WRITES, queue);
 	blk_queue_flag_set(QUEUE_FLAG_NONROT, queue);
+	/* -- end -- */
 }
 
 static int blockdev_make_disk(void)
@@ -360,7 +369,8 @@ static int __init blockdev_init(void)
 {
 	int err;
 
-	if (!addr || !depth || depth > BLK_MQ_MAX_DEPTH || !timeout) {
+	if (!addr || !depth || depth > BLK_MQ_MAX_DEPTH || !timeout ||
+	    timeout > TIMEOUT_MAX) {
 		pr_err("addr is missing, or depth or timeout is wrong\n");
 		return -EINVAL;
 	}

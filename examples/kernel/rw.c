@@ -52,6 +52,7 @@
 #define RW_COMMAND_MAX	512		/* bytes of a command */
 #define RW_SHOWN	64		/* bytes that `read` shows */
 #define RW_WORK		64		/* work requests that the send queue has room for */
+#define RW_TIMEOUT_MAX	86400		/* seconds: in jiffies they must fit into an int */
 
 static char *addr;
 module_param(addr, charp, 0444);
@@ -63,7 +64,7 @@ MODULE_PARM_DESC(port, "the peer's port (default: 7471)");
 
 static uint timeout = 30;
 module_param(timeout, uint, 0444);
-MODULE_PARM_DESC(timeout, "seconds that a completion is waited for (default: 30)");
+MODULE_PARM_DESC(timeout, "seconds that a completion is waited for, 1 to 86400 (default: 30)");
 
 /* What /proc/rnic_rw shows: the last command and what came of it. */
 static DEFINE_MUTEX(rw_mutex);		/* held while a command runs, or its result is shown */
@@ -117,11 +118,13 @@ static struct ib_qp *rw_qp(struct rw *rw)
 /* A completion.  The CQ is IB_POLL_WORKQUEUE, so this runs in a work queue and might sleep. */
 static void rw_done(struct ib_cq *cq, struct ib_wc *wc)
 {
+	/* -- your part: the completion of a work request: keep what it says, wake who waits -- */
 	struct rw_work *work = container_of(wc->wr_cqe, struct rw_work, cqe);
 
 	work->status = wc->status;
 	work->bytes = wc->byte_len;	/* means something only if it is a success */
 	complete(&work->done);
+	/* -- end -- */
 }
 
 static void rw_work_init(struct rw_work *work)
@@ -171,6 +174,7 @@ static int rw_wait(struct rw *rw, struct rw_work *work)
 /* Post a work request and wait for it.  ib_post_send() itself does not sleep. */
 static int rw_post(struct rw *rw, struct ib_send_wr *wr)
 {
+	/* -- your part: post a work request that completes to rw_done(), and wait for it -- */
 	struct rw_work work;
 	int err;
 
@@ -179,6 +183,7 @@ static int rw_post(struct rw *rw, struct ib_send_wr *wr)
 	wr->send_flags = IB_SEND_SIGNALED;	/* a completion is wanted also if it succeeds */
 	err = ib_post_send(rw_qp(rw), wr, NULL);
 	return err ? err : rw_wait(rw, &work);
+	/* -- end -- */
 }
 
 /* ---------------------------------------------------------------- memory */
@@ -247,6 +252,7 @@ static int rw_region_pages(struct rw *rw, struct rw_region *region, u32 length)
  */
 static int rw_region_make(struct rw *rw, struct rw_region *region, u32 length)
 {
+	/* -- your part: pages, their addresses for the device, a memory region of them -- */
 	struct sg_table *pages = &region->pages;
 	int ret;
 
@@ -264,6 +270,7 @@ static int rw_region_make(struct rw *rw, struct rw_region *region, u32 length)
 	if (ret == pages->nents)
 		return 0;
 	return ret < 0 ? ret : -EINVAL;
+	/* -- end -- */
 }
 
 /*
@@ -272,22 +279,26 @@ static int rw_region_make(struct rw *rw, struct rw_region *region, u32 length)
  */
 static int rw_region_register(struct rw *rw, struct rw_region *region, int access)
 {
+	/* -- your part: give the region another key, and post REG_MR with it -- */
 	struct ib_reg_wr reg = { .wr.opcode = IB_WR_REG_MR, .mr = region->mr, .access = access };
 
 	ib_update_fast_reg_key(region->mr, ib_inc_rkey(region->mr->rkey));
 	reg.key = region->mr->rkey;
 	return rw_post(rw, &reg.wr);
+	/* -- end -- */
 }
 
 /* LOCAL_INV: from here on nobody can use the key.  The region can be registered again. */
 static int rw_region_invalidate(struct rw *rw, struct rw_region *region)
 {
+	/* -- your part: post LOCAL_INV -- */
 	struct ib_send_wr invalidate = {
 		.opcode = IB_WR_LOCAL_INV,
 		.ex.invalidate_rkey = region->mr->rkey,
 	};
 
 	return rw_post(rw, &invalidate);
+	/* -- end -- */
 }
 
 /*
@@ -327,6 +338,7 @@ static void rw_region_get(struct rw *rw, struct rw_region *region, void *data)
  */
 static int rw_transfer(struct rw *rw, struct rw_region *region, struct ib_send_wr *wr)
 {
+	/* -- your part: register the region, carry out the work request, invalidate the key -- */
 	struct rdma_cm_id *id = rw->connection.id;
 	struct ib_sge sge = { .addr = region->mr->iova, .length = region->length };
 	int err, access = 0;
@@ -344,6 +356,7 @@ static int rw_transfer(struct rw *rw, struct rw_region *region, struct ib_send_w
 	wr->num_sge = 1;
 	err = rw_post(rw, wr);
 	return err ? err : rw_region_invalidate(rw, region);
+	/* -- end -- */
 }
 
 /* READ or WRITE. */
@@ -506,6 +519,7 @@ static int rw_do_pattern(struct rw *rw, const char *args)
 static int rw_api_move(struct rw *rw, struct rw_region *region, enum ib_wr_opcode opcode,
 		       u64 offset, u32 rkey)
 {
+	/* -- your part: READ or WRITE by the functions of <rdma/rw.h> -- */
 	bool is_write = opcode == IB_WR_RDMA_WRITE;
 	enum dma_data_direction direction = is_write ? DMA_TO_DEVICE : DMA_FROM_DEVICE;
 	struct rdma_cm_id *id = rw->connection.id;
@@ -524,6 +538,7 @@ static int rw_api_move(struct rw *rw, struct rw_region *region, enum ib_wr_opcod
 		ret = rw_wait(rw, &work);
 	rdma_rw_ctx_destroy(&ctx, id->qp, id->port_num, pages->sgl, pages->orig_nents, direction);
 	return ret;
+	/* -- end -- */
 }
 
 static int rw_do_api(struct rw *rw, const char *args)
@@ -538,6 +553,7 @@ static int rw_do_api(struct rw *rw, const char *args)
  */
 static int rw_atomic(struct rw *rw, struct ib_atomic_wr *wr)
 {
+	/* -- your part: make a region of 8 bytes, carry out the atomic, show what it brings -- */
 	struct rw_region region;
 	u64 before;
 	int err;
@@ -553,6 +569,7 @@ static int rw_atomic(struct rw *rw, struct ib_atomic_wr *wr)
 	}
 	rw_region_free(rw, &region);
 	return err;
+	/* -- end -- */
 }
 
 static int rw_do_add(struct rw *rw, const char *args)
@@ -591,6 +608,7 @@ static int rw_do_swap(struct rw *rw, const char *args)
  */
 static int rw_ask(struct rw *rw, struct rw_region *region)
 {
+	/* -- your part: SEND where the memory is, and wait for the answer -- */
 	struct rnic_message *message = rw->mail[RW_SENT], *answer = rw->mail[RW_RECEIVED];
 	struct rnic_region where = {
 		.addr = cpu_to_be64(region->mr->iova),
@@ -620,6 +638,7 @@ static int rw_ask(struct rw *rw, struct rw_region *region)
 	if (rw->answer.bytes < sizeof(*answer) || be32_to_cpu(answer->kind) != RNIC_ANSWER)
 		return -EPROTO;
 	return 0;
+	/* -- end -- */
 }
 
 static int rw_lend(struct rw *rw, const char *text, bool is_stale)
@@ -860,6 +879,10 @@ static int __init rw_init(void)
 {
 	if (!addr) {
 		pr_err("addr=... is missing: the peer's address\n");
+		return -EINVAL;
+	}
+	if (!timeout || timeout > RW_TIMEOUT_MAX) {
+		pr_err("timeout=%u: it is 1 to %u seconds\n", timeout, RW_TIMEOUT_MAX);
 		return -EINVAL;
 	}
 	return proc_create("rnic_rw", 0600, NULL, &rw_proc) ? 0 : -ENOMEM;

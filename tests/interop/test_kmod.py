@@ -25,7 +25,7 @@ SECONDS = 120  # for what must end
 SHORT = 30  # for the few wrong modules that do not end
 LIMIT = 300  # that nothing takes
 COURSE = ("client", "listener", "rw", "blockdev")
-SKELETONS = ("client", "listener")
+SKELETONS = ("client", "listener", "rw", "blockdev")
 EACH = [(name, device) for name in COURSE for device in ("rxe", "siw")]
 
 

@@ -104,6 +104,16 @@ def test_hello_is_not_loaded_with_a_number_out_of_range(box: Box, times: int) ->
     assert "hello: hello" not in box.log()
 
 
+@pytest.mark.parametrize(
+    "seconds", [0, 86_401, 17_179_870]
+)  # the last: too many jiffies
+@pytest.mark.parametrize("name", ["rw", "blockdev"])
+def test_a_time_limit_out_of_range_is_refused(box: Box, name: str, seconds: int) -> None:
+    with box.nothing_left():
+        assert box.machine.run(f"insmod {built()}/{name}.ko addr=127.0.0.1 timeout={seconds}")[0]
+        assert "timeout" in box.log()
+
+
 def test_hello_says_more_when_debugging_is_switched_on(box: Box) -> None:
     with box.loaded("hello"):
         pass

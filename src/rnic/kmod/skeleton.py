@@ -19,7 +19,12 @@ _PART = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _FUNCTION = re.compile(r"^(static\s(?:[\w\s]*?\s)?)(\**)(\w+)\([^;{]*?\)\n\{", re.MULTILINE)
-_INSTEAD = {"int": "return -EOPNOTSUPP;", "*": "return ERR_PTR(-EOPNOTSUPP);", "void": ""}
+_INSTEAD = {
+    "int": "return -EOPNOTSUPP;",
+    "*": "return ERR_PTR(-EOPNOTSUPP);",
+    "blk_status_t": "return BLK_STS_NOTSUPP;",
+    "void": "",
+}
 
 
 def count(text: str) -> int:
@@ -37,7 +42,7 @@ def _todo(part: re.Match[str]) -> str:
     """A comment, and what the function returns until it is written."""
     before = part.string[: part.start()]
     kind, star, _ = [*_FUNCTION.finditer(before)][-1].groups()
-    instead = _INSTEAD["*" if star else "void" if "void" in kind.split() else "int"]
+    instead = _INSTEAD[star or kind.split()[-1]]
     lines = [f"/* TODO: {part['what']} */", *([instead] if instead else [])]
     return "".join(f"{part['indent']}{line}\n" for line in lines)
 
