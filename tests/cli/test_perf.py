@@ -486,6 +486,7 @@ def test_server_that_dies_ends_the_client(
     assert (result.status, result.err) == (1, "rnic: the server is gone\n")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "words", ["send bw -e", "write lat", "read bw --loop python", "write bw --bidirectional"]
 )

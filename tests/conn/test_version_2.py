@@ -449,7 +449,7 @@ def test_an_admit_that_answers_no_bytes_admits_nobody(answer: object) -> None:
         thread.start()
         with pytest.raises(rnic.endpoint.RefusedError):
             rnic.connect(HOST, server.port).abort()
-        thread.join()
+    thread.join()
 
 
 def test_what_admit_cannot_open_is_not_told_to_the_peer() -> None:
@@ -463,7 +463,7 @@ def test_what_admit_cannot_open_is_not_told_to_the_peer() -> None:
         thread.start()
         with pytest.raises(rnic.endpoint.RefusedError) as caught:
             rnic.connect(HOST, server.port).abort()
-        thread.join()
+    thread.join()
     assert "/etc/rnic" not in str(caught.value)
 
 

@@ -104,9 +104,7 @@ def test_hello_is_not_loaded_with_a_number_out_of_range(box: Box, times: int) ->
     assert "hello: hello" not in box.log()
 
 
-@pytest.mark.parametrize(
-    "seconds", [0, 86_401, 17_179_870]
-)  # the last: too many jiffies
+@pytest.mark.parametrize("seconds", [0, 86_401, 17_179_870])  # the last: too many jiffies
 @pytest.mark.parametrize("name", ["rw", "blockdev"])
 def test_a_time_limit_out_of_range_is_refused(box: Box, name: str, seconds: int) -> None:
     with box.nothing_left():

@@ -620,6 +620,7 @@ def _serve_until_killed(sock: socket.socket, how: Any) -> None:
         echo(Rendezvous(channel_through(qp, sock), how))
 
 
+@pytest.mark.one_in(3)
 @both_ways
 @pytest.mark.parametrize("waits", ["sender", "receiver", "both"])
 def test_a_peer_that_dies_is_told(how: str, waits: str) -> None:
