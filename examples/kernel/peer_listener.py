@@ -14,6 +14,7 @@ import argparse
 import sys
 import threading
 
+import program
 from living import next_receive
 from message import MESSAGE_MAX, Kind, Message, Offer, Request, Service, capitals
 
@@ -155,4 +156,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    program.run(main)

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,6 +51,23 @@ def test_the_list_has_the_course(capsys: Captured) -> None:
     assert [lesson["name"] for lesson in found] == [lesson.name for lesson in course.lessons()]
     assert run(["kmod", "list"]) == 0
     assert "client" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("made_from", "peer", "words"),
+    [
+        ("client", "peer_listener.py", ["--device", "none"]),
+        ("listener", "peer_client.py", ["127.0.0.1", "--device", "none"]),
+        ("rw", "peer_memory.py", ["--size", "1K", "--device", "none"]),
+    ],
+)
+def test_a_copied_peer_says_in_a_line_what_is_wrong(
+    here: Path, made_from: str, peer: str, words: list[str]
+) -> None:
+    course.new("mine", made_from, here / "mine")
+    ended = subprocess.run([sys.executable, peer, *words], cwd=here / "mine", capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert re.fullmatch(rf"{peer}: .*no device none; there are: .*\n", ended.stderr)
 
 
 @pytest.mark.usefixtures("here")
