@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * agent: serves connections, each with an agent of its own, for the module listener.
+ * agent: serves connections, an agent for each; listener needs it.
  *
  * A client sends asks, and its agent answers each in capital letters, in the memory of the ask.
  * An agent has receives for AGENT_DEPTH asks, and tells the client so when it accepts.  A client

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * blockdev: a disk whose sectors lie in the memory of a process on another computer
- * (peer_memory.py).
+ * blockdev: a disk whose sectors lie in the memory of a peer.
+ * The peer is a process on another computer: peer_memory.py.
  *
  *	insmod blockdev.ko addr=10.77.0.1 port=7471
  *	mkfs.ext4 /dev/rnicblk0; mount /dev/rnicblk0 /mnt

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * client: an RDMA connection to a server, from the address to the last completion.
+ * client: a connection to a server, from address to last completion.
  *
  * It sends texts, and the server answers each in capital letters.  message.h says what the two
  * ends say.  The server is peer_listener.py or the module listener.  Commands are written to

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * devices: which RDMA devices this computer has, and what they can do.
+ * devices: the RDMA devices of this computer, and what they can do.
  *
  * The kernel's RDMA core tells its clients of each device that comes and goes. This module is such
  * a client: it keeps a list of the devices, writes into the log what happens to them, and shows

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * listener: takes requests for connections, and hands each to an agent of its own.
+ * listener: takes requests for connections; an agent serves each.
  *
  * It listens on all RDMA devices, for clients such as peer_client.py and the module client.  It
  * checks the private data of a request (message.h), and refuses what it does not serve with

@@ -13,6 +13,7 @@ import random
 import signal
 import sys
 
+import program
 from message import MAGIC, MESSAGE_MAX, TEXT_MAX, Kind, Message, Offer, Request, Service, capitals
 
 from rnic import SGE, WCStatus
@@ -97,7 +98,7 @@ def offered(data: bytes) -> str:
     if len(data) < len(Request(0).pack()) or not data.startswith(MAGIC.to_bytes(4, "big")):
         return ""
     try:
-        return f"; the server has {Request.unpack(data)}"
+        return f"; this program wants service {Service.ECHO:d}, the server has {Request.unpack(data).service}"
     except ValueError as error:
         return f"; the server's {error}"
 
@@ -138,4 +139,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    program.run(main)

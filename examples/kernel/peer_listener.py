@@ -14,6 +14,7 @@ import argparse
 import sys
 from functools import partial
 
+import program
 from living import next_receive
 from message import MESSAGE_MAX, Kind, Message, Offer, Service, capitals
 from serving import Client, Server
@@ -101,4 +102,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    program.run(main)

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import program
 from living import next_receive
 from message import MESSAGE_MAX, Kind, Message, Offer, Region, Service, capitals
 from serving import Client, Server
@@ -33,7 +34,10 @@ ACCESS = (
 def size(text: str) -> int:
     """Bytes: a number, and perhaps K, M or G."""
     unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:].upper(), 1)
-    return int(text if unit == 1 else text[:-1]) * unit
+    found = int(text if unit == 1 else text[:-1]) * unit
+    if found <= 0:
+        raise ValueError(text)
+    return found
 
 
 def options() -> argparse.Namespace:
@@ -42,7 +46,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("-b", "--bind", default="0.0.0.0", help="an address of this machine (all)")
     parser.add_argument("-p", "--port", type=int, default=7471, help="its port; 0: any free one (7471)")
     parser.add_argument("-d", "--device", help="such as iwarp_eth0 (the first that serves the address)")
-    parser.add_argument("-s", "--size", type=size, default=0, help="bytes, such as 64M (the file's)")
+    parser.add_argument("-s", "--size", type=size, default=0, help="bytes, such as 64M; a file is cut or grown to it (the file's)")
     parser.add_argument("-f", "--file", type=Path, help="the memory is this file (none: zeros)")
     found = parser.parse_args()
     if not found.size and not (found.file and found.file.exists() and found.file.stat().st_size):
@@ -54,7 +58,11 @@ def options() -> argparse.Namespace:
 def memory_of(path: Path | None, length: int) -> Iterator[mmap.mmap]:
     """So many bytes, or a file, which gets this length if it is not 0."""
     if path is None:
-        with mmap.mmap(-1, length) as memory:
+        try:
+            anonymous = mmap.mmap(-1, length)
+        except (OSError, OverflowError) as error:
+            raise OSError(f"--size {length}: this computer has not so many bytes of memory") from error
+        with anonymous as memory:
             yield memory
         return
     path.touch()
@@ -147,4 +155,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    program.run(main)

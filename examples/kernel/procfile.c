@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * procfile: a file in /proc that is read and written, and what must be locked.
+ * procfile: a file in /proc that is read and written, and its lock.
  *
  * /proc/procfile is a list of lines in the kernel's memory. Reading it shows each line with its
  * number. Writing to it is a command:

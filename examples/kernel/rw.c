@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * rw: memory registration, and RDMA READ, WRITE and atomics on the memory of a peer
- * (peer_memory.py).
+ * rw: memory registration; READ, WRITE, atomics on a peer's memory.
+ * The peer is peer_memory.py.
  *
  *	insmod rw.ko addr=10.77.0.1 port=7471
  *	echo 'write 100 hello' >/proc/rnic_rw

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,7 +50,26 @@ def test_the_list_has_the_course(capsys: Captured) -> None:
     found = json.loads(capsys.readouterr().out)
     assert [lesson["name"] for lesson in found] == [lesson.name for lesson in course.lessons()]
     assert run(["kmod", "list"]) == 0
-    assert "client" in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == [lesson["name"] for lesson in found]
+    assert max(len(line.rstrip()) for line in lines) <= 78  # so that a terminal has room for it
+
+
+@pytest.mark.parametrize(
+    ("made_from", "peer", "words"),
+    [
+        ("client", "peer_listener.py", ["--device", "none"]),
+        ("listener", "peer_client.py", ["127.0.0.1", "--device", "none"]),
+        ("rw", "peer_memory.py", ["--size", "1K", "--device", "none"]),
+    ],
+)
+def test_a_copied_peer_says_in_a_line_what_is_wrong(
+    here: Path, made_from: str, peer: str, words: list[str]
+) -> None:
+    course.new("mine", made_from, here / "mine")
+    ended = subprocess.run([sys.executable, peer, *words], cwd=here / "mine", capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert re.fullmatch(rf"{peer}: .*no device none; there are: .*\n", ended.stderr)
 
 
 @pytest.mark.usefixtures("here")
@@ -168,13 +190,13 @@ def test_why_a_module_does_not_load(
     ("printed", "says"),
     [
         ("rmmod: ERROR: Module mine is in use by: user", "it is in use by user: unload that first"),
-        ("rmmod: ERROR: Module mine is in use", "it is in use$"),
+        ("rmmod: ERROR: Module mine is in use", "it is in use"),
         ("rmmod: ERROR: Module mine is not currently loaded", "it is not loaded"),
     ],
 )
 def test_why_a_module_does_not_unload(printed: str, says: str, here: Path) -> None:
     stand = Stand({"rmmod": (1, printed), "test": (1, "")})
-    with pytest.raises(KmodError, match=says):
+    with pytest.raises(KmodError, match=rf"{says}\Z"):  # no line of the kernel's, and no empty one
         loading.unload(stand, Folder(module(here, "mine")), "mine")
 
 

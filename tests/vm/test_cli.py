@@ -187,6 +187,8 @@ def test_a_shell_has_a_terminal_and_its_exit_code_counts(terminal: Terminal) -> 
     terminal.type(b"stty size; echo grues\xc3\xbc-$((40 + 2))\r")
     terminal.shows(b"31 99")
     terminal.shows("gruesü-42".encode())
+    terminal.type(b"pwd\r")
+    terminal.shows(bytes(Path.cwd()) + b"\r\n")
     terminal.type(b"sh -c 'echo now-$((40 + 2)); exec sleep 1000'\r")
     terminal.shows(b"now-42")
     terminal.screen = b""
@@ -208,8 +210,8 @@ def test_a_shell_can_be_left(terminal: Terminal) -> None:
 
 @alone
 def test_a_shell_without_a_terminal() -> None:
-    done = rnic("sh", input=b"echo one\nexit 4\n")
-    assert (done.returncode, done.stdout) == (4, b"one\n")
+    done = rnic("sh", input=b"echo one\npwd\nexit 4\n")
+    assert (done.returncode, done.stdout.decode()) == (4, f"one\n{Path.cwd()}\n")
 
 
 # ---------------------------------------------------------------- machines of their own

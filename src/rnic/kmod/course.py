@@ -15,10 +15,10 @@ from rnic.kmod.folder import Folder
 
 # What is copied beside a module's own sources: the programs that speak to it, and what these import.
 PEERS = {
-    "client": ("peer_listener.py", "serving.py", "living.py", "message.py"),
-    "listener": ("peer_client.py", "message.py"),
-    "rw": ("peer_memory.py", "serving.py", "living.py", "message.py"),
-    "blockdev": ("peer_memory.py", "serving.py", "living.py", "message.py"),
+    "client": ("peer_listener.py", "serving.py", "living.py", "message.py", "program.py"),
+    "listener": ("peer_client.py", "message.py", "program.py"),
+    "rw": ("peer_memory.py", "serving.py", "living.py", "message.py", "program.py"),
+    "blockdev": ("peer_memory.py", "serving.py", "living.py", "message.py", "program.py"),
 }
 NEEDS = {"user": ("base",), "listener": ("agent",)}  # modules whose functions another one calls
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")

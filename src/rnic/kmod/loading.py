@@ -83,7 +83,7 @@ def _do(place: Place, command: str, failed: str, meanings: dict[str, str]) -> st
     if trouble := log.trouble(said):
         raise OopsError(f"the kernel is in trouble after {command.partition(' ')[0]}\n{trouble}")
     if result.rc:
-        raise KmodError(f"{failed}: {_why(result, meanings)}\n{said}")
+        raise KmodError("\n".join(filter(None, (f"{failed}: {_why(result, meanings)}", said))))
     return said
 
 

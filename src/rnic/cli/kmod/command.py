@@ -91,14 +91,17 @@ def _place(name: str, is_here: bool, *, start: bool = False) -> Iterator[place.P
 @kmod.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_modules(as_json: bool) -> None:
-    """List the modules of the course, in its order."""
+    """List the modules of the course, in its order.
+
+    The parts are those that `rnic kmod new` leaves for you to write; with none, it copies the module as it is.
+    """
     with told():
         lessons = course.lessons()
     if as_json:
         click.echo(json.dumps([lesson._asdict() for lesson in lessons], indent=2))
         return
     rows = [(lesson.name, str(lesson.parts or "-"), lesson.about) for lesson in lessons]
-    screen.table(Console(), ("module", "parts to write", "what it shows"), rows)
+    screen.table(Console(), ("module", "parts", "what it shows"), rows)
 
 
 @kmod.command()
@@ -114,7 +117,8 @@ def list_modules(as_json: bool) -> None:
 def new(name: str, made_from: str) -> None:
     """Write a module's skeleton into a new folder, NAME.
 
-    It is a module of the course whose parts to write are left out. It builds and loads as it is.
+    It is a module of the course. The parts that `rnic kmod list` counts are left out, for you to write: look
+    for TODO. It builds and loads as it is.
 
     \b
     rnic kmod new mine --from client
@@ -205,7 +209,7 @@ def log(follow: bool, name: str, here: bool) -> None:
     """Print what the kernel has said since a module was loaded or unloaded last."""
     if here:
         with _place(name, here) as there:
-            click.echo(logs.since(there.log()))
+            _print(logs.since(there.log()))
         if follow:
             os.execvp("dmesg", ["dmesg", "--follow-new"])
         return
@@ -215,7 +219,8 @@ def log(follow: bool, name: str, here: bool) -> None:
             raise KmodError(f"no machine {place.choose(name)} runs: rnic kmod load starts it")
     with Follower(console) as follower:
         printed = follower.more().decode(errors="replace").replace("\r", "")
-        pipes.writer(1)(f"{logs.since(printed)}\n".encode())
+        if said := logs.since(printed):
+            pipes.writer(1)(f"{said}\n".encode())
         if follow:
             print_more(follower, console)
 

@@ -281,7 +281,7 @@ def print_more(follower: Follower, console: Path | None) -> None:
 @on
 @click.argument("words", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(name: str, words: tuple[str, ...]) -> int:
-    """Run a shell command in the machine, in the folder where you are, if that is on its disk.
+    """Run a shell command in the machine, in the folder where you are, if that is on its disk, else in /run.
 
     It gets this command's input, unless that is a terminal. The exit code is the command's; 128 and the
     signal's number, if a signal has ended it; 125 for errors of `rnic vm run` itself.
@@ -296,11 +296,14 @@ run.allow_interspersed_args = False  # what follows the command is the command's
 @vm.command()
 @on
 def sh(name: str) -> int:
-    """Start a shell in the machine. Ctrl-] leaves it, whatever happens there."""
+    """Start a shell in the machine, in the folder where you are, if that is on its disk, else in /run.
+
+    Ctrl-] leaves it, whatever happens there.
+    """
     with attached(name) as machine:
         if sys.stdin.isatty():
-            return terminal.shell(machine)
-        return pipes.run(machine, "exec sh", "/run")
+            return terminal.shell(machine, str(Path.cwd()))
+        return pipes.run(machine, "exec sh", str(Path.cwd()))
 
 
 @vm.command()

@@ -19,14 +19,14 @@ LEAVE = b"\x1d"  # Ctrl-], as telnet has it
 SHELL = "exec $(command -v bash || echo sh)"
 
 
-def shell(machine: Machine) -> int:
+def shell(machine: Machine, cwd: str) -> int:
     """Until it ends, or Ctrl-] is pressed; the exit code."""
     ended, tell_end = os.pipe()
     rows, columns = _size()
     job = machine.spawn(
         SHELL,
         output=pipes.writer(1),
-        cwd=["/run"],
+        cwd=[cwd, "/run"],
         env={"TERM": os.environ.get("TERM", "dumb")},
         tty=[rows, columns],
     )
