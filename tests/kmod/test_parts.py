@@ -34,6 +34,11 @@ def test_a_makefile_will_do(tmp_path: Path) -> None:
     assert Folder(written(tmp_path, Makefile="obj-m := one.o\n")).chosen() == "one"
 
 
+def test_lines_may_be_continued_and_indented(tmp_path: Path) -> None:
+    text = "ifneq ($(KERNELRELEASE),)\n\tobj-m := \\\n\t\tone.o\n\tone-y := a.o \\\n\t\tb.o\nendif\n"
+    assert Folder(written(tmp_path, Kbuild=text)).modules == {"one": ("a.c", "b.c")}
+
+
 @pytest.mark.parametrize(
     ("files", "says"),
     [
@@ -166,6 +171,8 @@ def test_a_new_module_has_all_files_that_its_sources_want(lesson: str, tmp_path:
         ("mine", "none", "the course has no module none; it has hello"),
         ("Mine", "hello", "'Mine' is no name of a module"),
         ("../mine", "hello", "is no name of a module"),
+        ("base", "user", "user is made of base.c among others"),
+        ("agent", "listener", "listener is made of agent.c among others"),
     ],
 )
 def test_a_new_module_that_cannot_be_is_told(name: str, made_from: str, says: str, tmp_path: Path) -> None:
@@ -236,7 +243,41 @@ def test_trouble_is_an_oops_with_its_lines() -> None:
     found = log.trouble(OOPS)
     assert log.first(found) == "BUG: kernel NULL pointer dereference, address: 0000000000000000"
     assert found.splitlines()[-1].endswith("---[ end trace 0000000000000000 ]---")
-    assert log.trouble("[    1.0] mine: WARNING is no kernel's word\n") == ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mine: WARNING is no kernel's word",
+        "mine: warning: no answer yet",
+        "WARNING: the server is late",
+        "debug: state 3",
+        "mine: BUG: no such number",
+        "oops, no memory",
+        "mine: double free of receive-slab-3",
+    ],
+)
+def test_what_a_module_prints_is_no_trouble(line: str) -> None:
+    assert log.trouble(f"[    1.0] {line}\n") == ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "BUG: scheduling while atomic: swapper/0/0/0x00000102",
+        "BUG kmalloc-64 (Tainted: G           OE     ): Object already free",
+        "kernel BUG at drivers/infiniband/core/cq.c:329!",
+        "WARNING: CPU: 0 PID: 7 at lib/refcount.c:28 refcount_warn_saturate+0xba/0x110",
+        "watchdog: BUG: soft lockup - CPU#0 stuck for 26s! [insmod:7]",
+        "rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:",
+        "INFO: task insmod:7 blocked for more than 120 seconds.",
+        "general protection fault, probably for non-canonical address 0x6b6b: 0000 [#1] PREEMPT SMP",
+        "divide error: 0000 [#1] PREEMPT SMP NOPTI",
+        "list_del corruption. prev->next should be ffff, but was 0000",
+    ],
+)
+def test_what_the_kernel_prints_of_itself_is_trouble(line: str) -> None:
+    assert log.trouble(f"[    1.0] mine: hello\n[   42.150342] {line}\n").endswith(line)
 
 
 # ---------------------------------------------------------------- reports
