@@ -72,6 +72,14 @@ def test_a_computer_without_a_compiler_is_told(
     assert "no compiler here: gcc missing; on Debian apt-get install gcc" in failed(["build", "mine"], capsys)
 
 
+@pytest.mark.parametrize("name", ["a b", "a:b", "a$b", "a#b", "a'b"])
+def test_a_folder_that_make_cannot_read_is_told(name: str, here: Path) -> None:
+    (here / name).mkdir()
+    target = build.Target("", lambda _: pytest.fail("nothing is to be made"))
+    with pytest.raises(KmodError, match="take no '.' in the name of a folder|take no \"'\""):
+        build.build(Folder(module(here / name, "mine")), target)
+
+
 def test_loading_here_takes_root_and_headers(
     here: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
