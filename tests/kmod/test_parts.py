@@ -4,15 +4,22 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from kmod.wrong import WRONG
+from rnic.cli.kmod.command import SECONDS
 from rnic.kmod import KmodError, course, log, skeleton
 from rnic.kmod.build import complaints
 from rnic.kmod.folder import Folder
-from rnic.kmod.steps import NEEDS, Report, Step
+from rnic.kmod.grade import Built, Round, rounds
+from rnic.kmod.roles import Client, Listener, Role, WrongError
+from rnic.kmod.steps import NEEDS, PASSED, Report, Step
+from rnic.vm import Result
 
 # ---------------------------------------------------------------- folders
 
@@ -288,6 +295,70 @@ def test_a_step_is_not_reached_when_the_one_that_it_needs_has_not_passed() -> No
     assert [step for step in Step if report.can_be_reached(step)] == [Step.COMPILE]
     assert set(NEEDS) == set(Step) - {Step.COMPILE}
     assert report.as_dict()["steps"]["unload"] == "not reached"
+
+
+class Says:
+    """A stand-in for a machine whose commands all print the same."""
+
+    name = "box"
+    machine = SimpleNamespace(devices=["rxe0"], dead=False)
+
+    def __init__(self, out: str) -> None:
+        self.out = out
+        self.bad = 0
+
+    def run(self, *_: object) -> Result:
+        return Result(0, self.out)
+
+    def check(self, *_: object) -> str:
+        return self.out
+
+    def log(self) -> str:
+        return self.out
+
+    def troubles(self) -> int:
+        self.bad, before = 512, self.bad
+        return before
+
+
+def role(kind: type[Role], out: str) -> Any:
+    return kind(cast(Any, Says(out)), "mine", "rxe", 1)
+
+
+def test_a_proc_file_that_does_not_end_is_wrong() -> None:
+    with pytest.raises(WrongError, match="does not end: more than 65536 bytes"):
+        role(Client, "state\n" * 20000).read_proc()
+
+
+def test_what_should_be_a_number_and_is_none_is_wrong() -> None:
+    with pytest.raises(WrongError, match="says received 'many', which is no number"):
+        role(Client, "received many\n").until_more("received", 0)
+    with pytest.raises(WrongError, match="says asks '', which is no number"):
+        role(Listener, "asks\n").serve_texts()
+
+
+def test_a_warning_that_the_log_has_lost_is_trouble(tmp_path: Path) -> None:
+    folder = Folder(written(tmp_path, Kbuild="obj-m += mine.o\n"))
+    tried = Round(Built(folder, "mine", PASSED), "", cast(Any, Says("[    1.0] mine: text 7\n")), 1)
+    tried.steps = {Step.LOAD: lambda: None}
+    assert "it has warned or oopsed" in tried.run(()).failures[Step.LOAD].detail
+
+
+def test_a_machine_without_the_device_is_told(tmp_path: Path) -> None:
+    folder = Folder(written(tmp_path, Kbuild="obj-m += client.o\n"))
+    machines = cast(Any, SimpleNamespace(take=lambda: Says("")))
+    with pytest.raises(
+        KmodError, match="box has no siw0, but rxe0: start it by rnic vm up box --transport both"
+    ):
+        next(rounds(Built(folder, "client", PASSED), machines, 1))
+
+
+def test_a_wait_is_longer_than_any_of_the_course() -> None:
+    texts = [path.read_text() for path in course.folder().path.glob("*.[ch]")]
+    longest = max(
+        int(ms) for text in texts for ms in re.findall(r"^#define \w+_MS\s+(\d+)", text, re.MULTILINE)
+    )
+    assert SECONDS >= 1.5 * longest / 1000
 
 
 def test_the_words_of_a_step_fit_the_table() -> None:

@@ -77,6 +77,8 @@ def rounds(
     skipped: Collection[Step] = (),
 ) -> Iterator[Report]:
     """Test it over each transport, or once if it has no peer; what is skipped is not reached."""
+    if one.outcome is PASSED and one.role.speaks:
+        _need_devices(machines.take(), devices)
     for device in devices if one.role.speaks else ("",):
         if one.outcome is not PASSED:
             report = Report(device, one.steps)
@@ -91,6 +93,15 @@ def rounds(
                 machines.spoil()
 
 
+def _need_devices(box: Box, devices: tuple[str, ...]) -> None:
+    for kind in devices:
+        if f"{kind}0" not in box.machine.devices:
+            raise KmodError(
+                f"{box.name} has no {kind}0, but {' and '.join(box.machine.devices)}: start it by rnic vm up "
+                f"{box.name} --transport both, or say --transport"
+            )
+
+
 class Round:
     """A module in a machine whose only RDMA device is of one kind."""
 
@@ -100,7 +111,7 @@ class Round:
         self.is_spoilt = False  # the machine cannot be relied on any more
         self.report = Report(device, one.steps)
         self.report.outcomes[Step.COMPILE] = PASSED
-        self._log = ""  # at the end of the last step
+        self._log, self._bad = "", 0  # at the end of the last step
         self.steps: dict[Step, Callable[[], None]] = {
             Step.LOAD: self.load,
             **{step: getattr(self.role, method) for step, method in one.role.steps.items()},
@@ -110,7 +121,7 @@ class Round:
     def run(self, skipped: Collection[Step]) -> Report:
         """All steps, each unless it is not reached."""
         try:
-            self._log = self.box.log()
+            self._log, self._bad = self.box.log(), self.box.troubles()
             with self._one_device():
                 for step, act in self.steps.items():
                     if step not in skipped and self.report.can_be_reached(step) and not self.is_spoilt:
@@ -142,7 +153,14 @@ class Round:
             if not trouble or self.box.machine.dead:
                 raise
             return trouble
-        return log.trouble(log.behind(self._log, before))
+        return log.trouble(log.behind(self._log, before)) or self._taint()
+
+    def _taint(self) -> str:
+        """The same, of which the log has lost the words: a module may print more than it holds."""
+        before, self._bad = self._bad, self.box.troubles()
+        if not self._bad & ~before:
+            return ""
+        return f"it has warned or oopsed, and its log holds later lines alone\n{log.tail(self._log)}"
 
     def _lost(self, error: MachineError) -> Outcome:
         """The machine does not do what it is asked for."""
@@ -161,13 +179,27 @@ class Round:
     @contextmanager
     def _one_device(self) -> Iterator[None]:
         """RDMA-CM takes the first device that has the address; so there is one alone."""
-        others = [kind for kind in DEVICES if self.report.transport and kind != self.report.transport]
+        kinds = [kind for kind in DEVICES if f"{kind}0" in self.box.machine.devices]
+        others = [kind for kind in kinds if self.report.transport and kind != self.report.transport]
         for kind in others:
             self.box.check(f"rdma link delete {kind}0")
-        yield
-        if not self.is_spoilt:
+        try:
+            yield
+        finally:
+            self._add_again(others)
+
+    def _add_again(self, others: list[str]) -> None:
+        """What was removed; a machine without its devices is of no use to the next round."""
+        if self.is_spoilt:
+            return
+        try:
             for kind in others:
                 self.box.check(f"rdma link add {kind}0 type {kind} netdev eth0")
+            self.box.check(
+                " && ".join(f"test -e /sys/class/infiniband/{one}" for one in self.box.machine.devices)
+            )
+        except (KmodError, MachineError):
+            self.is_spoilt = True
 
     # ------------------------------------------------------------ the first and the last step
 

@@ -222,11 +222,12 @@ def log(follow: bool, name: str, here: bool) -> None:
 
 # ---------------------------------------------------------------------- testing
 
+SECONDS = 120.0  # longer than the modules of the course wait for anything, which is 60 s for an answer
 seconds = click.option(
     "--timeout",
     "seconds",
     type=click.FloatRange(min=0, min_open=True, max=86400),
-    default=60.0,
+    default=SECONDS,
     show_default=True,
     help="Seconds that each wait may take.",
 )
