@@ -62,7 +62,7 @@ def build(folder: Folder, target: Target) -> Built:
     """Build all modules of a folder, in it."""
     if found := _ODD.search(str(folder.path)):
         raise KmodError(
-            f"{folder.path}: the kernel's makefiles take no {found[0]!r} in the name of a folder: use another one"
+            f"{folder.path}: the kernel's makefiles take no {found[0]!r} in a folder's name: use another one"
         )
     if not os.access(folder.path, os.W_OK):
         raise KmodError(f"{folder.path}: no permission to write there, where the modules are built")

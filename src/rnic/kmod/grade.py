@@ -59,7 +59,7 @@ def grade(
 
 def built(folder: Folder, module: str, where: Path) -> Built:
     """Build a module where no build has been: then the compiler says all warnings."""
-    shutil.copytree(folder.path, where, ignore=shutil.ignore_patterns(*_OUTPUT))
+    shutil.copytree(folder.path, where, ignore=_not_copied)
     copy = Folder(where)
     done = build.build(copy, build.for_machine())
     if done.errors:
@@ -67,6 +67,12 @@ def built(folder: Folder, module: str, where: Path) -> Built:
     if done.warnings:
         return Built(copy, module, Outcome("failed", "it compiles with warnings", done.warnings))
     return Built(copy, module, PASSED)
+
+
+def _not_copied(folder: str, names: list[str]) -> set[str]:
+    """What a build has made; pipes and sockets, and links to nothing."""
+    odd = {name for name in names if not (path := Path(folder, name)).is_file() and not path.is_dir()}
+    return odd | shutil.ignore_patterns(*_OUTPUT)(folder, names)
 
 
 def rounds(
@@ -195,9 +201,8 @@ class Round:
         try:
             for kind in others:
                 self.box.check(f"rdma link add {kind}0 type {kind} netdev eth0")
-            self.box.check(
-                " && ".join(f"test -e /sys/class/infiniband/{one}" for one in self.box.machine.devices)
-            )
+            there = [f"test -e /sys/class/infiniband/{device}" for device in self.box.machine.devices]
+            self.box.check(" && ".join([*there, "ip link show up dev eth0 | grep -q eth0"]))
         except (KmodError, MachineError):
             self.is_spoilt = True
 
@@ -215,6 +220,7 @@ class Round:
             self.role.keep_busy()
         self._rmmod()
         if file and self.box.run(f"test -e {file}").rc == 0:
+            self.is_spoilt = True  # what reads it runs into nothing, and no module can make it again
             raise WrongError(f"{file} is still there")
         self._compare_resources()
         if self.report.outcomes.get(Step.MESSAGE) is PASSED:
@@ -232,7 +238,7 @@ class Round:
         rc, out = job.wait()
         if rc:
             self.is_spoilt = True
-            raise WrongError(f"rmmod: {out.strip() or f'exit {rc}'}")
+            raise WrongError(f"rmmod: {out.strip().removeprefix('rmmod: ERROR: ') or f'exit {rc}'}")
 
     def _compare_resources(self) -> None:
         limit = time.monotonic() + _SETTLES

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import re
 
-# What the kernel prints of itself when something is wrong with it, and what ends that.  Modules print, too, and
-# often "warning: " or "debug: ": so it must be at the beginning of a line, behind the time, as the kernel has it.
+# What the kernel prints of itself when something is wrong with it, and what ends that.  Modules print, too,
+# and often "warning: " or "debug: ": it must be the beginning of a line, behind the time, as the kernel's is.
 SPLAT = re.compile(
     r"^(?:\[[ .\d]+\]\s*)?(?:"
     r"BUG: |BUG \S+ \(|kernel BUG at |WARNING: (?:CPU: |possible |suspicious |bad )|Oops: |Kernel panic - |"
