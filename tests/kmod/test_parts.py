@@ -16,7 +16,7 @@ import pytest
 
 from kmod.wrong import WRONG
 from rnic.cli.kmod.command import SECONDS
-from rnic.kmod import KmodError, course, log, skeleton
+from rnic.kmod import KmodError, course, loading, log, skeleton
 from rnic.kmod.build import complaints
 from rnic.kmod.folder import Folder
 from rnic.kmod.grade import Built, Round, rounds
@@ -401,3 +401,18 @@ def test_a_machine_that_has_a_modules_file_without_the_module_is_not_used_again(
     box.troubles = lambda: 0  # type: ignore[method-assign]
     failures = tried.run({Step.UNLOAD} - {step}).failures
     assert tried.is_spoilt == bool(failures) == (step is Step.UNLOAD)
+
+
+def test_a_machine_in_which_loading_hangs_is_not_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: object) -> None:
+        raise loading.StuckError("not finished after 60 s")
+
+    monkeypatch.setattr(loading, "load", load)
+    folder = Folder(written(tmp_path, Kbuild="obj-m += mine.o\n"))
+    box = Says("")
+    box.troubles = lambda: 0  # type: ignore[method-assign]
+    tried = Round(Built(folder, "mine", PASSED), "", cast(Any, box), 1)
+    assert tried.run(()).failures[Step.LOAD].detail == "not finished after 60 s"
+    assert tried.is_spoilt

@@ -211,7 +211,11 @@ class Round:
     def load(self) -> None:
         """With what its role wants."""
         self.resources, self.objects = self._resources(), self._objects()
-        loading.load(self.box, self.folder, self.module, self.role.parameters)
+        try:
+            loading.load(self.box, self.folder, self.module, self.role.parameters)
+        except loading.StuckError:
+            self.is_spoilt = True
+            raise
 
     def unload(self) -> None:
         """It ends in time, and nothing of it is left."""
