@@ -41,7 +41,10 @@ def main() -> int:
     require_tshark()
     with ExitStack() as stack:
         folder = asked.capture or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            parser.error(f"argument --capture: {folder}: {error.strerror}")
         packages = [package for name in names for package in LAYERS[name].PACKAGES]
         try:
             server, client = start_two(stack, packages)

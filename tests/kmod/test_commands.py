@@ -13,9 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from rnic.cli.kmod import command
 from rnic.cli.main import run
 from rnic.kmod import KmodError, build, course, loading, place
 from rnic.kmod.folder import Folder
+from rnic.kmod.grade import built
+from rnic.kmod.steps import PASSED
 from rnic.vm import Machine, MachineError, Result, kernel, running, siw
 from vm.conftest import DIE, furnish, need_tap
 
@@ -86,12 +89,45 @@ def test_a_folder_that_is_none_is_told(command: str, capsys: Captured) -> None:
     assert "has no Kbuild" in failed([command, "."], capsys)
 
 
+def test_a_module_of_nothing_in_the_course_is_said_to_be_tested_for_little(
+    here: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "grading", lambda *_: [])
+    module(here, "mine")
+    assert run(["kmod", "test", "mine"]) == 0
+    assert "mine is not made from a module of the course: only" in capsys.readouterr().err
+    (here / "mine/Kbuild").write_text("# rnic kmod new mine --from hello\nobj-m += mine.o\n")
+    assert run(["kmod", "test", "mine"]) == 0
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("here")
+def test_a_limit_that_is_no_number_is_refused() -> None:
+    assert run(["kmod", "grade", "mine", "--timeout", "nan"]) == 2
+
+
 def test_a_computer_without_a_compiler_is_told(
     here: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(build, "found", lambda program: program != "gcc")
     module(here, "mine")
     assert "no compiler here: gcc missing; on Debian apt-get install gcc" in failed(["build", "mine"], capsys)
+
+
+@pytest.mark.parametrize("name", ["a b", "a:b", "a$b", "a#b", "a'b"])
+def test_a_folder_that_make_cannot_read_is_told(name: str, here: Path) -> None:
+    (here / name).mkdir()
+    target = build.Target("", lambda _: pytest.fail("nothing is to be made"))
+    with pytest.raises(KmodError, match="the kernel's makefiles take no "):
+        build.build(Folder(module(here / name, "mine")), target)
+
+
+def test_what_is_no_file_is_not_copied_for_a_test(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(module(here, "mine") / "pipe")
+    (here / "mine/link").symlink_to("/nowhere")
+    monkeypatch.setattr(build, "for_machine", lambda: build.Target("", lambda _: ""))
+    assert built(Folder(here / "mine"), "mine", here / "copy").outcome is PASSED
+    assert {path.name for path in (here / "copy").iterdir()} == {"Kbuild"}
 
 
 def test_loading_here_takes_root_and_headers(

@@ -5,15 +5,24 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from kmod.wrong import WRONG
-from rnic.kmod import KmodError, course, log, skeleton
+from rnic.cli.kmod.command import SECONDS
+from rnic.kmod import KmodError, course, loading, log, skeleton
 from rnic.kmod.build import complaints
 from rnic.kmod.folder import Folder
-from rnic.kmod.steps import NEEDS, Report, Step
+from rnic.kmod.grade import Built, Round, rounds
+from rnic.kmod.roles import Client, Listener, Role, WrongError
+from rnic.kmod.steps import NEEDS, PASSED, Report, Step
+from rnic.vm import Result
 
 # ---------------------------------------------------------------- folders
 
@@ -33,6 +42,11 @@ def test_a_kbuild_says_which_modules_there_are_and_of_what(tmp_path: Path) -> No
 
 def test_a_makefile_will_do(tmp_path: Path) -> None:
     assert Folder(written(tmp_path, Makefile="obj-m := one.o\n")).chosen() == "one"
+
+
+def test_lines_may_be_continued_and_indented(tmp_path: Path) -> None:
+    text = "ifneq ($(KERNELRELEASE),)\n\tobj-m := \\\n\t\tone.o\n\tone-y := a.o \\\n\t\tb.o\nendif\n"
+    assert Folder(written(tmp_path, Kbuild=text)).modules == {"one": ("a.c", "b.c")}
 
 
 @pytest.mark.parametrize(
@@ -178,6 +192,8 @@ def test_a_new_module_has_all_files_that_its_sources_want(lesson: str, tmp_path:
         ("mine", "none", "the course has no module none; it has hello"),
         ("Mine", "hello", "'Mine' is no name of a module"),
         ("../mine", "hello", "is no name of a module"),
+        ("base", "user", "user is made of base.c among others"),
+        ("agent", "listener", "listener is made of agent.c among others"),
     ],
 )
 def test_a_new_module_that_cannot_be_is_told(name: str, made_from: str, says: str, tmp_path: Path) -> None:
@@ -248,7 +264,41 @@ def test_trouble_is_an_oops_with_its_lines() -> None:
     found = log.trouble(OOPS)
     assert log.first(found) == "BUG: kernel NULL pointer dereference, address: 0000000000000000"
     assert found.splitlines()[-1].endswith("---[ end trace 0000000000000000 ]---")
-    assert log.trouble("[    1.0] mine: WARNING is no kernel's word\n") == ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mine: WARNING is no kernel's word",
+        "mine: warning: no answer yet",
+        "WARNING: the server is late",
+        "debug: state 3",
+        "mine: BUG: no such number",
+        "oops, no memory",
+        "mine: double free of receive-slab-3",
+    ],
+)
+def test_what_a_module_prints_is_no_trouble(line: str) -> None:
+    assert log.trouble(f"[    1.0] {line}\n") == ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "BUG: scheduling while atomic: swapper/0/0/0x00000102",
+        "BUG kmalloc-64 (Tainted: G           OE     ): Object already free",
+        "kernel BUG at drivers/infiniband/core/cq.c:329!",
+        "WARNING: CPU: 0 PID: 7 at lib/refcount.c:28 refcount_warn_saturate+0xba/0x110",
+        "watchdog: BUG: soft lockup - CPU#0 stuck for 26s! [insmod:7]",
+        "rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:",
+        "INFO: task insmod:7 blocked for more than 120 seconds.",
+        "general protection fault, probably for non-canonical address 0x6b6b: 0000 [#1] PREEMPT SMP",
+        "divide error: 0000 [#1] PREEMPT SMP NOPTI",
+        "list_del corruption. prev->next should be ffff, but was 0000",
+    ],
+)
+def test_what_the_kernel_prints_of_itself_is_trouble(line: str) -> None:
+    assert log.trouble(f"[    1.0] mine: hello\n[   42.150342] {line}\n").endswith(line)
 
 
 # ---------------------------------------------------------------- reports
@@ -261,5 +311,119 @@ def test_a_step_is_not_reached_when_the_one_that_it_needs_has_not_passed() -> No
     assert report.as_dict()["steps"]["unload"] == "not reached"
 
 
+class Says:
+    """A stand-in for a machine whose commands all print the same."""
+
+    name = "box"
+    machine = SimpleNamespace(devices=["rxe0"], dead=False)
+
+    def __init__(self, out: str) -> None:
+        self.out = out
+        self.bad = 0
+
+    def run(self, *_: object) -> Result:
+        return Result(0, self.out)
+
+    def check(self, *_: object) -> str:
+        return self.out
+
+    def log(self) -> str:
+        return self.out
+
+    def troubles(self) -> int:
+        self.bad, before = 512, self.bad
+        return before
+
+
+def role(kind: type[Role], out: str) -> Any:
+    return kind(cast(Any, Says(out)), "mine", "rxe", 1)
+
+
+def test_a_proc_file_that_does_not_end_is_wrong() -> None:
+    with pytest.raises(WrongError, match="does not end: more than 65536 bytes"):
+        role(Client, "state\n" * 20000).read_proc()
+
+
+def test_what_should_be_a_number_and_is_none_is_wrong() -> None:
+    with pytest.raises(WrongError, match="says received 'many', which is no number"):
+        role(Client, "received many\n").until_more("received", 0)
+    with pytest.raises(WrongError, match="says asks '', which is no number"):
+        role(Listener, "asks\n").serve_texts()
+
+
+def test_a_warning_that_the_log_has_lost_is_trouble(tmp_path: Path) -> None:
+    folder = Folder(written(tmp_path, Kbuild="obj-m += mine.o\n"))
+    tried = Round(Built(folder, "mine", PASSED), "", cast(Any, Says("[    1.0] mine: text 7\n")), 1)
+    tried.steps = {Step.LOAD: lambda: None}
+    assert "it has warned or oopsed" in tried.run(()).failures[Step.LOAD].detail
+
+
+def test_a_machine_without_the_device_is_told(tmp_path: Path) -> None:
+    folder = Folder(written(tmp_path, Kbuild="obj-m += client.o\n"))
+    machines = cast(Any, SimpleNamespace(take=lambda: Says("")))
+    with pytest.raises(
+        KmodError, match="box has no siw0, but rxe0: start it by rnic vm up box --transport both"
+    ):
+        next(rounds(Built(folder, "client", PASSED), machines, 1))
+
+
+def test_a_wait_is_longer_than_any_of_the_course() -> None:
+    texts = [path.read_text() for path in course.folder().path.glob("*.[ch]")]
+    longest = max(
+        int(ms) for text in texts for ms in re.findall(r"^#define \w+_MS\s+(\d+)", text, re.MULTILINE)
+    )
+    assert 1.5 * longest / 1000 <= SECONDS
+
+
 def test_the_words_of_a_step_fit_the_table() -> None:
     assert max(len(step.value) for step in Step) <= 20
+
+
+def test_a_peer_ends_with_who_started_it(tmp_path: Path) -> None:
+    (tmp_path / "peer.py").write_text("import os, signal\nprint(os.getpid(), flush=True)\nsignal.pause()\n")
+    script = f"""
+import os, signal
+from types import SimpleNamespace
+from rnic.kmod.peer import Peer
+machine = SimpleNamespace(keeper=os.getpid())
+print(Peer("peer", machine, "rxe", {str(tmp_path / "peer.py")!r}).expect("[0-9]+", 60)[0], flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    limit = time.monotonic() + 60
+    while Path("/proc", done.stdout.strip(), "cwd").exists() and time.monotonic() < limit:
+        time.sleep(0.01)
+    assert done.stdout.strip().isdigit()
+    assert not Path("/proc", done.stdout.strip(), "cwd").exists()
+
+
+@pytest.mark.parametrize("step", [Step.LOAD, Step.UNLOAD])
+def test_a_machine_that_has_a_modules_file_without_the_module_is_not_used_again(
+    step: Step, tmp_path: Path
+) -> None:
+    folder = Folder(written(tmp_path, Kbuild="obj-m += client.o\n"))
+    machine = SimpleNamespace(
+        **vars(Says.machine), spawn=lambda _: SimpleNamespace(rc=0, wait=lambda: (0, ""))
+    )
+    box = Says("")
+    box.machine = machine
+    tried = Round(Built(folder, "client", PASSED), "", cast(Any, box), 1)
+    tried.steps = {Step.LOAD: lambda: None, Step.UNLOAD: tried.unload}
+    box.troubles = lambda: 0  # type: ignore[method-assign]
+    failures = tried.run({Step.UNLOAD} - {step}).failures
+    assert tried.is_spoilt == bool(failures) == (step is Step.UNLOAD)
+
+
+def test_a_machine_in_which_loading_hangs_is_not_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: object) -> None:
+        raise loading.StuckError("not finished after 60 s")
+
+    monkeypatch.setattr(loading, "load", load)
+    folder = Folder(written(tmp_path, Kbuild="obj-m += mine.o\n"))
+    box = Says("")
+    box.troubles = lambda: 0  # type: ignore[method-assign]
+    tried = Round(Built(folder, "mine", PASSED), "", cast(Any, box), 1)
+    assert tried.run(()).failures[Step.LOAD].detail == "not finished after 60 s"
+    assert tried.is_spoilt

@@ -19,6 +19,7 @@ _COMPLAINT = re.compile(
     r"^(?:\S+?:\d+:(?:\d+:)? |[\w./-]+: )?(?:fatal )?(error|warning): |^(ERROR|WARNING): modpost"
 )
 _STEP = re.compile(r"  [A-Z]{2,} ")  # such as "  MODPOST Module.symvers"
+_ODD = re.compile(r"[\s:$#%;&|<>()'\"\\`*?\[\]~=]")  # what make or its shell reads as something else
 _NOISE = ("the compiler differs from the one used", "You are using:", "The kernel was built by:")
 Make = Callable[[Path], str]
 
@@ -59,6 +60,10 @@ def for_here() -> Target:
 
 def build(folder: Folder, target: Target) -> Built:
     """Build all modules of a folder, in it."""
+    if found := _ODD.search(str(folder.path)):
+        raise KmodError(
+            f"{folder.path}: the kernel's makefiles take no {found[0]!r} in a folder's name: use another one"
+        )
     if not os.access(folder.path, os.W_OK):
         raise KmodError(f"{folder.path}: no permission to write there, where the modules are built")
     try:

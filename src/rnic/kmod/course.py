@@ -73,8 +73,7 @@ def new(name: str, made_from: str, where: Path) -> Folder:
         raise KmodError(f"the course has no module {made_from}; it has {', '.join(course.modules)}")
     if not _NAME.fullmatch(name):
         raise KmodError(f"{name!r} is no name of a module: small letters, digits and _, a letter first")
-    parts = [Path(part).stem for part in course.modules[made_from]]
-    if name in parts and len(parts) > 1:
+    if name != made_from and name in {path.stem for path in _sources(course, made_from)}:
         raise KmodError(f"{made_from} is made of {name}.c among others: give the module another name")
     if where.exists():
         raise KmodError(f"{where} exists already: give the module another name, or remove it")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rnic.kmod.errors import KmodError
 
-_LINE = re.compile(r"^([\w-]+)\s*[:+]?=\s*([^#\n]*)", re.MULTILINE)
+_LINE = re.compile(r"^[ \t]*([\w-]+)[ \t]*[:+]?=[ \t]*([^#\n]*)", re.MULTILINE)
 _MADE = re.compile(r"^#.*\brnic kmod new (\w+) --from (\w+)", re.MULTILINE)
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([\w.-]+)"', re.MULTILINE)
 
@@ -22,7 +22,7 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
-        lines = _kbuild(path)
+        lines = _kbuild(path).replace("\\\n", " ")
         words: dict[str, list[str]] = {}
         for name, objects in _LINE.findall(lines):
             words.setdefault(name, []).extend(objects.split())

@@ -59,7 +59,7 @@ def grade(
 
 def built(folder: Folder, module: str, where: Path) -> Built:
     """Build a module where no build has been: then the compiler says all warnings."""
-    shutil.copytree(folder.path, where, ignore=shutil.ignore_patterns(*_OUTPUT))
+    shutil.copytree(folder.path, where, ignore=_not_copied)
     copy = Folder(where)
     done = build.build(copy, build.for_machine())
     if done.errors:
@@ -67,6 +67,12 @@ def built(folder: Folder, module: str, where: Path) -> Built:
     if done.warnings:
         return Built(copy, module, Outcome("failed", "it compiles with warnings", done.warnings))
     return Built(copy, module, PASSED)
+
+
+def _not_copied(folder: str, names: list[str]) -> set[str]:
+    """What a build has made; pipes and sockets, and links to nothing."""
+    odd = {name for name in names if not (path := Path(folder, name)).is_file() and not path.is_dir()}
+    return odd | shutil.ignore_patterns(*_OUTPUT)(folder, names)
 
 
 def rounds(
@@ -77,6 +83,8 @@ def rounds(
     skipped: Collection[Step] = (),
 ) -> Iterator[Report]:
     """Test it over each transport, or once if it has no peer; what is skipped is not reached."""
+    if one.outcome is PASSED and one.role.speaks:
+        _need_devices(machines.take(), devices)
     for device in devices if one.role.speaks else ("",):
         if one.outcome is not PASSED:
             report = Report(device, one.steps)
@@ -91,6 +99,15 @@ def rounds(
                 machines.spoil()
 
 
+def _need_devices(box: Box, devices: tuple[str, ...]) -> None:
+    for kind in devices:
+        if f"{kind}0" not in box.machine.devices:
+            raise KmodError(
+                f"{box.name} has no {kind}0, but {' and '.join(box.machine.devices)}: start it by rnic vm up "
+                f"{box.name} --transport both, or say --transport"
+            )
+
+
 class Round:
     """A module in a machine whose only RDMA device is of one kind."""
 
@@ -100,7 +117,7 @@ class Round:
         self.is_spoilt = False  # the machine cannot be relied on any more
         self.report = Report(device, one.steps)
         self.report.outcomes[Step.COMPILE] = PASSED
-        self._log = ""  # at the end of the last step
+        self._log, self._bad = "", 0  # at the end of the last step
         self.steps: dict[Step, Callable[[], None]] = {
             Step.LOAD: self.load,
             **{step: getattr(self.role, method) for step, method in one.role.steps.items()},
@@ -110,7 +127,7 @@ class Round:
     def run(self, skipped: Collection[Step]) -> Report:
         """All steps, each unless it is not reached."""
         try:
-            self._log = self.box.log()
+            self._log, self._bad = self.box.log(), self.box.troubles()
             with self._one_device():
                 for step, act in self.steps.items():
                     if step not in skipped and self.report.can_be_reached(step) and not self.is_spoilt:
@@ -142,7 +159,14 @@ class Round:
             if not trouble or self.box.machine.dead:
                 raise
             return trouble
-        return log.trouble(log.behind(self._log, before))
+        return log.trouble(log.behind(self._log, before)) or self._taint()
+
+    def _taint(self) -> str:
+        """The same, of which the log has lost the words: a module may print more than it holds."""
+        before, self._bad = self._bad, self.box.troubles()
+        if not self._bad & ~before:
+            return ""
+        return f"it has warned or oopsed, and its log holds later lines alone\n{log.tail(self._log)}"
 
     def _lost(self, error: MachineError) -> Outcome:
         """The machine does not do what it is asked for."""
@@ -161,20 +185,37 @@ class Round:
     @contextmanager
     def _one_device(self) -> Iterator[None]:
         """RDMA-CM takes the first device that has the address; so there is one alone."""
-        others = [kind for kind in DEVICES if self.report.transport and kind != self.report.transport]
+        kinds = [kind for kind in DEVICES if f"{kind}0" in self.box.machine.devices]
+        others = [kind for kind in kinds if self.report.transport and kind != self.report.transport]
         for kind in others:
             self.box.check(f"rdma link delete {kind}0")
-        yield
-        if not self.is_spoilt:
+        try:
+            yield
+        finally:
+            self._add_again(others)
+
+    def _add_again(self, others: list[str]) -> None:
+        """What was removed; a machine without its devices is of no use to the next round."""
+        if self.is_spoilt:
+            return
+        try:
             for kind in others:
                 self.box.check(f"rdma link add {kind}0 type {kind} netdev eth0")
+            there = [f"test -e /sys/class/infiniband/{device}" for device in self.box.machine.devices]
+            self.box.check(" && ".join([*there, "ip link show up dev eth0 | grep -q eth0"]))
+        except (KmodError, MachineError):
+            self.is_spoilt = True
 
     # ------------------------------------------------------------ the first and the last step
 
     def load(self) -> None:
         """With what its role wants."""
         self.resources, self.objects = self._resources(), self._objects()
-        loading.load(self.box, self.folder, self.module, self.role.parameters)
+        try:
+            loading.load(self.box, self.folder, self.module, self.role.parameters)
+        except loading.StuckError:
+            self.is_spoilt = True
+            raise
 
     def unload(self) -> None:
         """It ends in time, and nothing of it is left."""
@@ -183,6 +224,7 @@ class Round:
             self.role.keep_busy()
         self._rmmod()
         if file and self.box.run(f"test -e {file}").rc == 0:
+            self.is_spoilt = True  # what reads it runs into nothing, and no module can make it again
             raise WrongError(f"{file} is still there")
         self._compare_resources()
         if self.report.outcomes.get(Step.MESSAGE) is PASSED:
@@ -200,7 +242,7 @@ class Round:
         rc, out = job.wait()
         if rc:
             self.is_spoilt = True
-            raise WrongError(f"rmmod: {out.strip() or f'exit {rc}'}")
+            raise WrongError(f"rmmod: {out.strip().removeprefix('rmmod: ERROR: ') or f'exit {rc}'}")
 
     def _compare_resources(self) -> None:
         limit = time.monotonic() + _SETTLES

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import re
 
-# What the kernel prints of itself when something is wrong with it, and what ends that.
+# What the kernel prints of itself when something is wrong with it, and what ends that.  Modules print, too,
+# and often "warning: " or "debug: ": it must be the beginning of a line, behind the time, as the kernel's is.
 SPLAT = re.compile(
-    r"BUG[: ]|WARNING: |Oops\b|general protection fault|kernel panic|INFO: task .* blocked|refcount_t:|"
-    r"UBSAN|INFO: possible |INFO: rcu|soft lockup|Unable to handle|scheduling while atomic|"
-    r"double free|slab-|Object already free",
-    re.IGNORECASE,
+    r"^(?:\[[ .\d]+\]\s*)?(?:"
+    r"BUG: |BUG \S+ \(|kernel BUG at |WARNING: (?:CPU: |possible |suspicious |bad )|Oops: |Kernel panic - |"
+    r"general protection fault|INFO: task .* blocked|INFO: rcu|rcu: INFO: |watchdog: BUG: |refcount_t: |"
+    r"UBSAN: |Unable to handle|list_(?:add|del) corruption|NMI watchdog: |"
+    r"[a-z][\w -]*: [0-9a-f]{4} \[#\d+\])"  # such as "divide error: 0000 [#1]"
 )
 _END = re.compile(r"---\[ end ")
 MOST = 25  # lines of trouble that are shown

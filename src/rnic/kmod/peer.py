@@ -17,6 +17,11 @@ from rnic.vm import Machine, namespace
 TRANSPORTS = {"rxe": "roce", "siw": "iwarp"}  # what RNIC_TRANSPORT says for a device of the kernel
 
 
+def _prepare(keeper: int) -> None:
+    namespace.enter(keeper)
+    namespace.die_with_parent()  # SIGKILL of the test leaves no peer
+
+
 class Peer:
     """It runs until kill(), or until it ends; a context manager."""
 
@@ -24,7 +29,7 @@ class Peer:
         self.name = name
         self._process = subprocess.Popen(
             [sys.executable, "-u", *words],
-            preexec_fn=functools.partial(namespace.enter, machine.keeper),
+            preexec_fn=functools.partial(_prepare, machine.keeper),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -18,7 +18,7 @@ from rnic.vm.console import excerpt
 
 DEFAULT = "box"
 SECONDS = 60  # that a command may take, and no module's init or exit takes
-OOPSED, LOCKED_UP = 1 << 7, 1 << 14  # bits of /proc/sys/kernel/tainted
+BAD_PAGE, OOPSED, WARNED, LOCKED_UP = 1 << 5, 1 << 7, 1 << 9, 1 << 14  # bits of /proc/sys/kernel/tainted
 Say = Callable[[str], object]
 
 
@@ -52,7 +52,11 @@ class Place(ABC):
 
     def is_damaged(self) -> bool:
         """Whether its kernel has oopsed: what comes then cannot be relied on."""
-        return bool(int(self.check("cat /proc/sys/kernel/tainted")) & (OOPSED | LOCKED_UP))
+        return bool(self.troubles() & (OOPSED | LOCKED_UP))
+
+    def troubles(self) -> int:
+        """What its kernel has had since it was booted, as bits."""
+        return int(self.check("cat /proc/sys/kernel/tainted")) & (BAD_PAGE | OOPSED | WARNED | LOCKED_UP)
 
 
 class Here(Place):

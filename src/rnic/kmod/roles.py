@@ -20,6 +20,8 @@ from rnic.vm import Job
 MANY = 400  # texts, of all lengths; so many lost pieces of memory are seen in the kernel's caches
 ENDLESS = 1_000_000  # texts, amid which the peer dies
 LONGEST = 1024  # bytes of a text
+MOST = 1 << 16  # bytes of a /proc file: one whose reading never ends has more
+MOST_SHOWN = 1000  # of them
 STILL = 2.0  # seconds in which a number does not change
 LOOK = 0.1  # seconds between looks at a /proc file
 
@@ -56,9 +58,11 @@ class Role:
 
     def show(self) -> str:
         """What its file says."""
-        rc, out = self.box.run(f"cat {self.proc}", self.seconds)
+        rc, out = self.box.run(f"head -c {MOST} {self.proc}", self.seconds)
         if rc:
             raise WrongError(f"cannot read {self.proc}: {out.strip()}")
+        if len(out) >= MOST:
+            raise WrongError(f"{self.proc} does not end: more than {MOST} bytes", log.tail(out[:MOST_SHOWN]))
         return out
 
     def field(self, name: str) -> str:
@@ -68,6 +72,13 @@ class Role:
         if not found:
             raise WrongError(f"{self.proc} has no line {name!r}", shown)
         return found[1]
+
+    def number(self, name: str) -> int:
+        """What stands there, which must be one."""
+        said = self.field(name)
+        if not re.fullmatch(r"-?[0-9]{1,20}", said):
+            raise WrongError(f"{self.proc} says {name} {shown(said)}, which is no number")
+        return int(said)
 
     def until_field(self, name: str, wanted: str) -> None:
         """It says that within the limit."""
@@ -80,7 +91,7 @@ class Role:
     def until_more(self, name: str, before: int) -> None:
         """A number of its file has grown within the limit."""
         limit = time.monotonic() + self.seconds
-        while int(self.field(name)) <= before:
+        while self.number(name) <= before:
             if time.monotonic() > limit:
                 raise WrongError(f"{self.proc} says {name} {before} still after {self.seconds:g} s")
             time.sleep(LOOK)
@@ -278,10 +289,10 @@ class Listener(Role):
 
     def serve_texts(self) -> None:
         """The client compares each answer with its text."""
-        before = int(self.field("asks"))
+        before = self.number("asks")
         for count, size in (1, 1), (20, 0), (20, LONGEST), (MANY, None):
             self.serve(count, size)
-        asks = int(self.field("asks")) - before
+        asks = self.number("asks") - before
         if asks != MANY + 41:
             raise WrongError(f"{self.proc} says {asks} asks more after {MANY + 41} texts")
 
@@ -320,7 +331,7 @@ class Listener(Role):
 
     def keep_busy(self) -> None:
         """A client whose texts do not end."""
-        before = int(self.field("asks"))
+        before = self.number("asks")
         self.busy = self._open.enter_context(self.client("--count", str(ENDLESS), "--size", "10"))
         self.until_more("asks", before)
 
