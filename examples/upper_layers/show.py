@@ -41,7 +41,10 @@ def main() -> int:
     require_tshark()
     with ExitStack() as stack:
         folder = asked.capture or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            sys.exit(f"--capture {folder}: {error.strerror}")
         packages = [package for name in names for package in LAYERS[name].PACKAGES]
         try:
             server, client = start_two(stack, packages)
@@ -91,4 +94,7 @@ def load(machine: Machine, modules: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)  # as a shell tells of Ctrl-C; the machines have ended
