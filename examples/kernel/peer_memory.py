@@ -46,7 +46,13 @@ def options() -> argparse.Namespace:
     parser.add_argument("-b", "--bind", default="0.0.0.0", help="an address of this machine (all)")
     parser.add_argument("-p", "--port", type=int, default=7471, help="its port; 0: any free one (7471)")
     parser.add_argument("-d", "--device", help="such as iwarp_eth0 (the first that serves the address)")
-    parser.add_argument("-s", "--size", type=size, default=0, help="bytes, such as 64M; a file is cut or grown to it (the file's)")
+    parser.add_argument(
+        "-s",
+        "--size",
+        type=size,
+        default=0,
+        help="bytes, such as 64M; a file is cut or grown to it (the file's)",
+    )
     parser.add_argument("-f", "--file", type=Path, help="the memory is this file (none: zeros)")
     found = parser.parse_args()
     if not found.size and not (found.file and found.file.exists() and found.file.stat().st_size):

@@ -94,4 +94,7 @@ def load(machine: Machine, modules: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)  # as a shell tells of Ctrl-C; the machines have ended

@@ -39,6 +39,11 @@ def test_two_of_one_name(machine: Machine) -> None:
     assert machine.run("true").rc == 0
 
 
+def test_a_transport_that_is_none() -> None:
+    with pytest.raises(ValueError, match="'roce' is no transport of a machine: rxe, siw, both"):
+        Machine(transport="roce")
+
+
 @pytest.mark.parametrize("name", ["../x", "", ".x", "a b", "x" * 33])
 def test_names_that_are_none(name: str) -> None:
     with pytest.raises(ValueError, match="is no name of a machine"):

@@ -78,6 +78,8 @@ class Machine:
             raise ValueError(f"{name!r} is no name of a machine: letters, digits, and . _ - behind the first")
         if network:
             check_name(network)
+        if transport not in TRANSPORTS:
+            raise ValueError(f"{transport!r} is no transport of a machine: {', '.join(TRANSPORTS)}")
         kinds = TRANSPORTS[transport]
         if why := host.missing(siw="siw" in kinds):
             raise MachineError(f"this computer lacks {why}")

@@ -94,7 +94,7 @@ def _place(name: str, is_here: bool, *, start: bool = False) -> Iterator[place.P
 def list_modules(as_json: bool) -> None:
     """List the modules of the course, in its order.
 
-    The parts are those that `rnic kmod new` leaves for you to write; with none, it copies the module as it is.
+    The parts are those that `rnic kmod new` leaves for you to write. If there is none, it copies the module.
     """
     with told():
         lessons = course.lessons()
