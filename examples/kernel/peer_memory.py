@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from living import next_receive
-from message import MESSAGE_MAX, Kind, Message, Offer, Region, Service, capitals
+from message import MESSAGE_MAX, Kind, Message, Offer, Region, Service, capitals, wrong
 from serving import Client, Server
 
 from rnic import SGE, AccessFlags, WCStatus
@@ -94,7 +94,7 @@ def answer(cm_id: CmId, data: bytes) -> Message:
             raise ValueError(f"kind {asked.kind} is not {Kind.LEND:d}, memory that is lent")
         to_capitals(cm_id, Region.unpack(asked.text))
     except ValueError as error:
-        return Message(Kind.WRONG, 0, str(error).encode())
+        return wrong(data, str(error))
     return Message(Kind.ANSWER, asked.number, b"")
 
 
