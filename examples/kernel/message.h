@@ -50,7 +50,7 @@ struct rnic_offer {
 enum rnic_kind {
 	RNIC_ASK	= 1,	/* answer this text in capital letters (ASCII alone) */
 	RNIC_ANSWER	= 2,	/* the answer, with the number of what it answers */
-	RNIC_WRONG	= 3,	/* that message was wrong; the text says why */
+	RNIC_WRONG	= 3,	/* the message of that number was wrong; the text says why */
 	RNIC_LEND	= 4,	/* the text is an rnic_region: please change the bytes there to capitals */
 };
 

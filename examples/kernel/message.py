@@ -102,6 +102,12 @@ class Message(NamedTuple):
         return cls(kind, number, text)
 
 
+def wrong(data: bytes, why: str) -> Message:
+    """The answer to a message that is wrong: it has the message's number, or 0 if that has none."""
+    number = _MESSAGE.unpack_from(data)[1] if len(data) >= _MESSAGE.size else 0
+    return Message(Kind.WRONG, number, why.encode())
+
+
 class Region(NamedTuple):
     """Memory that a client lends: the text of a message of kind LEND."""
 

@@ -16,7 +16,7 @@ from functools import partial
 
 import program
 from living import next_receive
-from message import MESSAGE_MAX, Kind, Message, Offer, Service, capitals
+from message import MESSAGE_MAX, Kind, Message, Offer, Service, capitals, wrong
 from serving import Client, Server
 
 from rnic import SGE, WCStatus
@@ -42,9 +42,9 @@ def answer(data: bytes) -> Message:
     try:
         ask = Message.unpack(data)
     except ValueError as error:
-        return Message(Kind.WRONG, 0, str(error).encode())
+        return wrong(data, str(error))
     if ask.kind != Kind.ASK:
-        return Message(Kind.WRONG, ask.number, b"kind %d is no ask" % ask.kind)
+        return wrong(data, f"kind {ask.kind} is no ask")
     return Message(Kind.ANSWER, ask.number, capitals(ask.text))
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import program
 from living import next_receive
-from message import MESSAGE_MAX, Kind, Message, Offer, Region, Service, capitals
+from message import MESSAGE_MAX, Kind, Message, Offer, Region, Service, capitals, wrong
 from serving import Client, Server
 
 from rnic import SGE, AccessFlags, WCStatus
@@ -108,7 +108,7 @@ def answer(cm_id: CmId, data: bytes) -> Message:
             raise ValueError(f"kind {asked.kind} is not {Kind.LEND:d}, memory that is lent")
         to_capitals(cm_id, Region.unpack(asked.text))
     except ValueError as error:
-        return Message(Kind.WRONG, 0, str(error).encode())
+        return wrong(data, str(error))
     return Message(Kind.ANSWER, asked.number, b"")
 
 

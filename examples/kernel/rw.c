@@ -374,17 +374,42 @@ static int rw_move(struct rw *rw, struct rw_region *region, enum ib_wr_opcode op
 
 /* ---------------------------------------------------------------- commands */
 
-static int rw_do_write(struct rw *rw, const char *args)
+/* Take the next word, a number.  sscanf() would take 4294967297 for 1, and "1x", too. */
+static int rw_number(char **args, u64 *number)
+{
+	char *word = strsep(args, " ");
+
+	if (!word)
+		return -EINVAL;
+	if (*args)
+		*args = skip_spaces(*args);
+	return kstrtou64(word, 10, number);
+}
+
+/* So many numbers, and nothing else. */
+static int rw_numbers(char *args, u64 *numbers, int count)
+{
+	int i, err = 0;
+
+	for (i = 0; i < count && !err; i++)
+		err = rw_number(&args, &numbers[i]);
+	return !err && args ? -EINVAL : err;
+}
+
+static int rw_do_write(struct rw *rw, char *args)
 {
 	struct rw_region region;
-	unsigned long long offset;
-	int err, skip = 0;
+	u64 offset;
+	int err;
 
-	if (sscanf(args, "%llu %n", &offset, &skip) != 1 || !args[skip])
+	err = rw_number(&args, &offset);
+	if (err)
+		return err;
+	if (!args)
 		return -EINVAL;
-	err = rw_region_make(rw, &region, strlen(args + skip));
+	err = rw_region_make(rw, &region, strlen(args));
 	if (!err) {
-		rw_region_put(rw, &region, args + skip);
+		rw_region_put(rw, &region, args);
 		err = rw_move(rw, &region, IB_WR_RDMA_WRITE, offset, rw->connection.rkey);
 	}
 	rw_region_free(rw, &region);
@@ -414,23 +439,30 @@ static int rw_read(struct rw *rw, u64 offset, u32 length, u32 rkey)
 	return err;
 }
 
-static int rw_do_read(struct rw *rw, const char *args)
+static int rw_do_read(struct rw *rw, char *args)
 {
-	unsigned long long offset;
-	u32 length;
+	u64 numbers[2];		/* offset, length */
+	int err;
 
-	if (sscanf(args, "%llu %u", &offset, &length) != 2 || !length || length > RW_LENGTH_MAX)
+	err = rw_numbers(args, numbers, ARRAY_SIZE(numbers));
+	if (err)
+		return err;
+	if (!numbers[1] || numbers[1] > RW_LENGTH_MAX)
 		return -EINVAL;
-	return rw_read(rw, offset, length, rw->connection.rkey);
+	return rw_read(rw, numbers[0], numbers[1], rw->connection.rkey);
 }
 
-static int rw_do_beyond(struct rw *rw, const char *args)
+static int rw_do_beyond(struct rw *rw, char *args)
 {
+	if (*args)
+		return -EINVAL;
 	return rw_read(rw, rw->connection.length, 1, rw->connection.rkey);
 }
 
-static int rw_do_badkey(struct rw *rw, const char *args)
+static int rw_do_badkey(struct rw *rw, char *args)
 {
+	if (*args)
+		return -EINVAL;
 	return rw_read(rw, 0, 1, ib_inc_rkey(rw->connection.rkey));
 }
 
@@ -476,23 +508,26 @@ free_out:
 	return err;
 }
 
-static int rw_pattern(struct rw *rw, const char *args, const struct rw_way *way)
+static int rw_pattern(struct rw *rw, char *args, const struct rw_way *way)
 {
-	unsigned long long offset;
-	u32 length, seed;
+	u64 numbers[3];		/* offset, length, seed */
 	u8 *expected, *data;
-	int err = -ENOMEM;
+	u32 length;
+	int err;
 
-	if (sscanf(args, "%llu %u %u", &offset, &length, &seed) != 3)
+	err = rw_numbers(args, numbers, ARRAY_SIZE(numbers));
+	if (err)
+		return err;
+	if (!numbers[1] || numbers[1] > RW_LENGTH_MAX || numbers[2] > U32_MAX)
 		return -EINVAL;
-	if (!length || length > RW_LENGTH_MAX)
-		return -EINVAL;
+	length = numbers[1];
+	err = -ENOMEM;
 	expected = kvmalloc(length, GFP_KERNEL);
 	data = kvmalloc(length, GFP_KERNEL);
 	if (expected && data) {
-		rw_fill(expected, length, seed);
+		rw_fill(expected, length, numbers[2]);
 		memcpy(data, expected, length);
-		err = rw_there_and_back(rw, way, offset, data, length);
+		err = rw_there_and_back(rw, way, numbers[0], data, length);
 	}
 	if (!err) {
 		err = memcmp(data, expected, length) ? -EILSEQ : 0;
@@ -503,7 +538,7 @@ static int rw_pattern(struct rw *rw, const char *args, const struct rw_way *way)
 	return err;
 }
 
-static int rw_do_pattern(struct rw *rw, const char *args)
+static int rw_do_pattern(struct rw *rw, char *args)
 {
 	static const struct rw_way by_hand = { .make = rw_region_make, .move = rw_move };
 
@@ -541,7 +576,7 @@ static int rw_api_move(struct rw *rw, struct rw_region *region, enum ib_wr_opcod
 	/* -- end -- */
 }
 
-static int rw_do_api(struct rw *rw, const char *args)
+static int rw_do_api(struct rw *rw, char *args)
 {
 	static const struct rw_way by_api = { .make = rw_region_pages, .move = rw_api_move };
 
@@ -572,31 +607,38 @@ static int rw_atomic(struct rw *rw, struct ib_atomic_wr *wr)
 	/* -- end -- */
 }
 
-static int rw_do_add(struct rw *rw, const char *args)
+static int rw_do_add(struct rw *rw, char *args)
 {
 	struct ib_atomic_wr wr = {
 		.wr.opcode = IB_WR_ATOMIC_FETCH_AND_ADD,
 		.rkey = rw->connection.rkey,
 	};
-	unsigned long long offset;
+	u64 numbers[2];		/* offset, what is added */
+	int err;
 
-	if (sscanf(args, "%llu %llu", &offset, &wr.compare_add) != 2)
-		return -EINVAL;
-	wr.remote_addr = rw->connection.addr + offset;
+	err = rw_numbers(args, numbers, ARRAY_SIZE(numbers));
+	if (err)
+		return err;
+	wr.remote_addr = rw->connection.addr + numbers[0];
+	wr.compare_add = numbers[1];
 	return rw_atomic(rw, &wr);
 }
 
-static int rw_do_swap(struct rw *rw, const char *args)
+static int rw_do_swap(struct rw *rw, char *args)
 {
 	struct ib_atomic_wr wr = {
 		.wr.opcode = IB_WR_ATOMIC_CMP_AND_SWP,
 		.rkey = rw->connection.rkey,
 	};
-	unsigned long long offset;
+	u64 numbers[3];		/* offset, what is expected, what is written then */
+	int err;
 
-	if (sscanf(args, "%llu %llu %llu", &offset, &wr.compare_add, &wr.swap) != 3)
-		return -EINVAL;
-	wr.remote_addr = rw->connection.addr + offset;
+	err = rw_numbers(args, numbers, ARRAY_SIZE(numbers));
+	if (err)
+		return err;
+	wr.remote_addr = rw->connection.addr + numbers[0];
+	wr.compare_add = numbers[1];
+	wr.swap = numbers[2];
 	return rw_atomic(rw, &wr);
 }
 
@@ -673,12 +715,12 @@ free:
 	return err;
 }
 
-static int rw_do_lend(struct rw *rw, const char *args)
+static int rw_do_lend(struct rw *rw, char *args)
 {
 	return rw_lend(rw, args, false);
 }
 
-static int rw_do_stale(struct rw *rw, const char *args)
+static int rw_do_stale(struct rw *rw, char *args)
 {
 	return rw_lend(rw, args, true);
 }
@@ -791,7 +833,7 @@ static void rw_close(struct rw *rw)
 
 static const struct {
 	const char *name;
-	int (*run)(struct rw *rw, const char *args);
+	int (*run)(struct rw *rw, char *args);
 } rw_commands[] = {
 	{ "write", rw_do_write },
 	{ "read", rw_do_read },
@@ -805,7 +847,7 @@ static const struct {
 	{ "badkey", rw_do_badkey },
 };
 
-static int rw_run(const char *command)
+static int rw_run(char *command)
 {
 	size_t length = strcspn(command, " ");
 	struct rw *rw;
@@ -831,7 +873,8 @@ static int rw_run(const char *command)
 /* write(): a command, carried out before this returns. */
 static ssize_t rw_proc_write(struct file *file, const char __user *from, size_t count, loff_t *at)
 {
-	char *text;
+	char *text, *command;
+	bool is_one;
 	int err;
 
 	if (count >= RW_COMMAND_MAX)
@@ -839,11 +882,15 @@ static ssize_t rw_proc_write(struct file *file, const char __user *from, size_t 
 	text = memdup_user_nul(from, count);
 	if (IS_ERR(text))
 		return PTR_ERR(text);
+	/* What stands behind a NUL would be lost, and a second line is a second command. */
+	is_one = strlen(text) == count;
+	command = strim(text);
+	is_one = is_one && !strchr(command, '\n');
 	err = mutex_lock_interruptible(&rw_mutex);
 	if (!err) {
 		rw_text[0] = '\0';
-		strscpy(rw_command, strim(text), sizeof(rw_command));
-		rw_result = rw_run(rw_command);
+		strscpy(rw_command, command, sizeof(rw_command));
+		rw_result = is_one ? rw_run(command) : -EINVAL;
 		err = rw_result;
 		mutex_unlock(&rw_mutex);
 	}

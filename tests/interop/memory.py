@@ -84,12 +84,12 @@ class Lines:
 class Memory(Lines):
     """peer_memory.py, with a file as its memory."""
 
-    def __init__(self, path: Path, size: int, kind: str) -> None:
+    def __init__(self, path: Path, size: int, kind: str, *options: str) -> None:
         self.path = path
         program = SOURCE / "peer_memory.py"
         super().__init__(
             subprocess.Popen(
-                [sys.executable, "-u", program, "--port=0", f"--size={size}", "--file", path],
+                [sys.executable, "-u", program, "--port=0", f"--size={size}", "--file", path, *options],
                 env=dict(os.environ, RNIC_TRANSPORT=TRANSPORTS[kind]),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

@@ -20,6 +20,8 @@ from rnic import SGE, VerbsError, WCStatus
 from rnic.rdmacm import CmId, ConnParam, EventType, create_id
 
 sys.path.insert(0, str(SOURCE))  # where the peers find it, too
+import peer_listener
+import peer_memory
 from message import MESSAGE_MAX, TEXT_MAX, Kind, Message, Offer, Request, Service
 
 pytestmark = pytest.mark.interop
@@ -372,6 +374,14 @@ def test_peer_client_says_that_nobody_listens(side: Side) -> None:
         assert client.returncode == 1
     assert out.count("\n") == 1, out
     assert f"{side.machine.ip} port {PORT}: " in out
+
+
+@pytest.mark.parametrize("answer", [peer_listener.answer, lambda data: peer_memory.answer(None, data)])
+def test_peers_name_the_number_of_a_wrong_message(answer: Callable[[bytes], Message]) -> None:
+    """As the module agent does: the module client takes no other answer (client_find_ask())."""
+    right = Message(99, 7, b"text").pack()
+    for data, number in ((right, 7), (right[:-1], 7), (right + b"x", 7), (right[:11], 0), (b"", 0)):
+        assert answer(data)[:2] == (Kind.WRONG, number)
 
 
 @pytest.mark.parametrize("depth", [0, 1025])

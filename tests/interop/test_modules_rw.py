@@ -8,7 +8,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from errno import EACCES, ECONNREFUSED, ECONNRESET, EHOSTUNREACH, EINVAL, EOPNOTSUPP, ETIMEDOUT
+from errno import EACCES, ECONNREFUSED, ECONNRESET, EHOSTUNREACH, EINVAL, EOPNOTSUPP, ERANGE, ETIMEDOUT
 from pathlib import Path
 
 import pytest
@@ -147,6 +147,17 @@ def test_access_that_the_peer_refuses(rw: Rw, kind: str) -> None:
 )
 def test_wrong_command(rw: Rw, command: str) -> None:
     assert rw.run(command)[0] == EINVAL
+
+
+@pytest.mark.one_in(2)  # the device makes no difference
+def test_command_that_is_not_taken_in_part(rw: Rw, memory: Memory) -> None:
+    """A number is the whole number, and nothing stands behind what a command needs."""
+    assert rw.run(f"read {2**64} 1")[0] == rw.run(f"swap 0 {2**64} 0")[0] == ERANGE
+    for command in (f"read 0 {2**32 + 1}", f"pattern 0 1 {2**32}", "read 0 1x", "read 0 1 1", "beyond 1"):
+        assert rw.run(command)[0] == EINVAL, command
+    for text in ("write 0 a\\0b", "write 0 a\\nb", "lend a\\0b"):
+        assert "Invalid argument" in rw.box.machine.run(f"/usr/bin/printf '{text}' >/proc/rnic_rw")[1]
+    assert memory.bytes == NOISE
 
 
 @pytest.mark.parametrize("percent", [1, 5])
