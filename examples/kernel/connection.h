@@ -39,6 +39,11 @@
  * long message may lose one again and again before the peer has acknowledged anything.
  */
 #define CONNECTION_RETRIES	7
+/*
+ * How long RoCE waits for an answer before that: 4.096 us << 17 = 0.5 s; without this it would be 2 s.
+ * Soft RoCE (6.1) waits so long for each packet of a READ's response that is lost.
+ */
+#define CONNECTION_ACK_TIMEOUT	17
 #define CONNECTION_READS	16	/* READs and atomics under way, if the device can */
 
 struct connection {
@@ -160,6 +165,8 @@ static inline int connection_resolve(struct connection *c, const char *addr, con
 		return PTR_ERR(id);
 	c->id = id;
 	err = connection_find(c, &to);
+	if (!err)
+		err = rdma_set_ack_timeout(id, CONNECTION_ACK_TIMEOUT);
 	if (err)
 		return err;
 	reinit_completion(&c->step);

@@ -57,14 +57,16 @@ def process(program: tuple[bool, list[tuple[str, int, int, int, list[int]]]]) ->
         start = seed % 8 * SECTOR if direct else 0
         with mmap.mmap(-1, start + length) as area, memoryview(area) as whole, whole[start:] as buffer:
             parts = pieces(buffer, cuts)
-            if what == "write":
-                buffer[:] = random.Random(seed).randbytes(length)
-                done = os.pwritev(fd, parts, offset)
-            else:
-                done = os.preadv(fd, parts, offset)
-                seen.append(zlib.crc32(buffer))
-            for part in parts:
-                part.release()
+            try:
+                if what == "write":
+                    buffer[:] = random.Random(seed).randbytes(length)
+                    done = os.pwritev(fd, parts, offset)
+                else:
+                    done = os.preadv(fd, parts, offset)
+                    seen.append(zlib.crc32(buffer))
+            finally:
+                for part in parts:
+                    part.release()
             if done != length:
                 raise OSError(f"{what} of {length} bytes at {offset} has moved {done}")
     os.fsync(fd)
