@@ -51,7 +51,7 @@ enum rnic_kind {
 	RNIC_ASK	= 1,	/* answer this text in capital letters (ASCII alone) */
 	RNIC_ANSWER	= 2,	/* the answer, with the number of what it answers */
 	RNIC_WRONG	= 3,	/* the message of that number was wrong; the text says why */
-	RNIC_LEND	= 4,	/* the text is an rnic_region: please change the bytes there to capitals */
+	RNIC_LEND	= 4,	/* the text is an rnic_region: change the bytes there to capitals */
 };
 
 /* A message: the header, and its text. */
