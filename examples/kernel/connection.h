@@ -40,8 +40,8 @@
  */
 #define CONNECTION_RETRIES	7
 /*
- * How long RoCE waits for an answer before that: 4.096 us << 17 = 0.5 s; without this it would be 2 s.
- * Soft RoCE (6.1) waits so long for each packet of a READ's response that is lost.
+ * How long RoCE waits for an answer before that: 4.096 us << 17 = 0.5 s; without this it would be
+ * 2 s.  Soft RoCE (6.1) waits so long for each packet of a READ's response that is lost.
  */
 #define CONNECTION_ACK_TIMEOUT	17
 #define CONNECTION_READS	16	/* READs and atomics under way, if the device can */
