@@ -34,7 +34,6 @@
 #define SEGMENTS	32	/* pieces of memory in one request, at most */
 #define SECTORS		1024	/* in one request, at most: 512 KiB */
 #define FLUSH_BYTES	8
-#define TIMEOUT_MAX	86400	/* seconds: in jiffies they must fit into an int */
 
 static char *addr;
 module_param(addr, charp, 0444);
@@ -369,8 +368,8 @@ static int __init blockdev_init(void)
 {
 	int err;
 
-	if (!addr || !depth || depth > BLK_MQ_MAX_DEPTH || !timeout ||
-	    timeout > TIMEOUT_MAX) {
+	if (!addr || !depth || depth > BLK_MQ_MAX_DEPTH ||
+	    !timeout || timeout > CONNECTION_TIMEOUT_MAX) {
 		pr_err("addr is missing, or depth or timeout is wrong\n");
 		return -EINVAL;
 	}

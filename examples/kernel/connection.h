@@ -44,6 +44,7 @@
  * 2 s.  Soft RoCE (6.1) waits so long for each packet of a READ's response that is lost.
  */
 #define CONNECTION_ACK_TIMEOUT	17
+#define CONNECTION_TIMEOUT_MAX	86400	/* seconds of `timeout`: as jiffies they fit into an int */
 #define CONNECTION_READS	16	/* READs and atomics under way, if the device can */
 
 struct connection {

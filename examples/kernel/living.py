@@ -3,9 +3,9 @@
 
 Over RoCE a connection on which nobody sends stays as it is. So a server that waits for a message writes no
 bytes at all to the client now and then: an RDMA WRITE of length 0 needs no key, and is acknowledged as any
-other. When it is not, it completes with an error, after the retries of the connection. The kernel's clients
-let it ask for a minute then whether they agree to the end, before RDMA-CM says DISCONNECTED. Over iWARP it is
-TCP that is not acknowledged, and rnic ends the connection.
+other. When it is not, it completes with an error, after the retries of the connection. RDMA-CM
+then asks the client to agree to the end. A kernel's client is asked for a minute before DISCONNECTED comes.
+Over iWARP TCP is not acknowledged, and rnic ends the connection.
 """
 
 from __future__ import annotations

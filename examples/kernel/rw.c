@@ -52,7 +52,6 @@
 #define RW_COMMAND_MAX	512		/* bytes of a command */
 #define RW_SHOWN	64		/* bytes that `read` shows */
 #define RW_WORK		64		/* work requests that the send queue has room for */
-#define RW_TIMEOUT_MAX	86400		/* seconds: in jiffies they must fit into an int */
 
 static char *addr;
 module_param(addr, charp, 0444);
@@ -607,39 +606,30 @@ static int rw_atomic(struct rw *rw, struct ib_atomic_wr *wr)
 	/* -- end -- */
 }
 
-static int rw_do_add(struct rw *rw, char *args)
+/* The arguments of either command; `count` of them. */
+static int rw_change(struct rw *rw, char *args, enum ib_wr_opcode opcode, int count)
 {
-	struct ib_atomic_wr wr = {
-		.wr.opcode = IB_WR_ATOMIC_FETCH_AND_ADD,
-		.rkey = rw->connection.rkey,
-	};
-	u64 numbers[2];		/* offset, what is added */
+	struct ib_atomic_wr wr = { .wr.opcode = opcode, .rkey = rw->connection.rkey };
+	u64 numbers[3] = {};	/* offset, what is added or expected, what is written then */
 	int err;
 
-	err = rw_numbers(args, numbers, ARRAY_SIZE(numbers));
-	if (err)
-		return err;
-	wr.remote_addr = rw->connection.addr + numbers[0];
-	wr.compare_add = numbers[1];
-	return rw_atomic(rw, &wr);
-}
-
-static int rw_do_swap(struct rw *rw, char *args)
-{
-	struct ib_atomic_wr wr = {
-		.wr.opcode = IB_WR_ATOMIC_CMP_AND_SWP,
-		.rkey = rw->connection.rkey,
-	};
-	u64 numbers[3];		/* offset, what is expected, what is written then */
-	int err;
-
-	err = rw_numbers(args, numbers, ARRAY_SIZE(numbers));
+	err = rw_numbers(args, numbers, count);
 	if (err)
 		return err;
 	wr.remote_addr = rw->connection.addr + numbers[0];
 	wr.compare_add = numbers[1];
 	wr.swap = numbers[2];
 	return rw_atomic(rw, &wr);
+}
+
+static int rw_do_add(struct rw *rw, char *args)
+{
+	return rw_change(rw, args, IB_WR_ATOMIC_FETCH_AND_ADD, 2);
+}
+
+static int rw_do_swap(struct rw *rw, char *args)
+{
+	return rw_change(rw, args, IB_WR_ATOMIC_CMP_AND_SWP, 3);
 }
 
 /* ---------------------------------------------------------------- the peer uses our memory */
@@ -928,8 +918,8 @@ static int __init rw_init(void)
 		pr_err("addr=... is missing: the peer's address\n");
 		return -EINVAL;
 	}
-	if (!timeout || timeout > RW_TIMEOUT_MAX) {
-		pr_err("timeout=%u: it is 1 to %u seconds\n", timeout, RW_TIMEOUT_MAX);
+	if (!timeout || timeout > CONNECTION_TIMEOUT_MAX) {
+		pr_err("timeout=%u: it is 1 to %u seconds\n", timeout, CONNECTION_TIMEOUT_MAX);
 		return -EINVAL;
 	}
 	return proc_create("rnic_rw", 0600, NULL, &rw_proc) ? 0 : -ENOMEM;
