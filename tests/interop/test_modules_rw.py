@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import shlex
 import struct
 import zlib
@@ -196,6 +198,21 @@ def test_peer_that_stands_still_for_a_moment(rw: Rw, other: Memory) -> None:
         other.go_on()
         assert job.wait(PATIENCE).rc == 0
         assert other.bytes[:100000] == pattern(100000, 1)
+
+
+def test_peer_that_has_no_descriptor_left(rw: Rw, other: Memory) -> None:
+    """It refuses the connection that it cannot serve, and serves the next one."""
+    with rw.meanwhile(other, timeout=10):
+        pid = other.process.pid
+        before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        for spare in range(2):  # a connection needs two, or more
+            rw.check("read 0 1")
+            other.line("disconnected")
+            limit = len(os.listdir(f"/proc/{pid}/fd")) + spare
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, before[1]))
+            assert rw.run("read 0 1")[0] in (ECONNREFUSED, ECONNRESET)
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+        rw.check("read 0 1")
 
 
 def test_ten_loads(rw: Rw, memory: Memory) -> None:
