@@ -10,11 +10,21 @@ import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from errno import EACCES, ECONNREFUSED, ECONNRESET, EHOSTUNREACH, EINVAL, EOPNOTSUPP, ERANGE, ETIMEDOUT
+from errno import (
+    EACCES,
+    ECONNREFUSED,
+    ECONNRESET,
+    EHOSTUNREACH,
+    EINVAL,
+    EOPNOTSUPP,
+    EPROTO,
+    ERANGE,
+    ETIMEDOUT,
+)
 from pathlib import Path
 
 import pytest
-from memory import Memory, losing, one_device
+from memory import TRANSPORTS, Liar, Memory, losing, one_device
 from modules import Box, built
 from program import noise
 
@@ -60,13 +70,13 @@ class Rw:
         self.box, self.peer = box, peer
 
     @contextmanager
-    def meanwhile(self, peer: Memory, **parameters: object) -> Iterator[None]:
+    def meanwhile(self, peer: Memory | Liar, **parameters: object) -> Iterator[None]:
         """Load it for another peer."""
         self._load(peer, **parameters)
         yield
         self._load(self.peer)
 
-    def _load(self, peer: Memory, **parameters: object) -> None:
+    def _load(self, peer: Memory | Liar, **parameters: object) -> None:
         self.box.unload("rw")
         self.box.load("rw", addr=self.box.machine.host_ip, port=peer.port, **parameters)
 
@@ -198,6 +208,21 @@ def test_peer_that_stands_still_for_a_moment(rw: Rw, other: Memory) -> None:
         other.go_on()
         assert job.wait(PATIENCE).rc == 0
         assert other.bytes[:100000] == pattern(100000, 1)
+
+
+ANSWER, WRONG = 2, 3
+
+
+@pytest.mark.parametrize(
+    ("header", "text"),
+    [((ANSWER, 9, 0), b""), ((ANSWER, 0, 8), b""), ((ANSWER, 0, 1), b"?"), ((WRONG, 0, 0), b"")],
+    ids=["number", "length", "text", "kind"],
+)
+def test_answer_that_is_wrong(rw: Rw, kind: str, header: tuple[int, ...], text: bytes) -> None:
+    """`lend` takes no other message for the answer."""
+    device = f"{TRANSPORTS[kind]}_{rw.box.machine.netdev}"
+    with Liar(device, message=struct.pack(">III", *header) + text) as liar, rw.meanwhile(liar, timeout=10):
+        assert rw.run("lend a text")[0] == EPROTO
 
 
 def test_peer_that_has_no_descriptor_left(rw: Rw, other: Memory) -> None:
