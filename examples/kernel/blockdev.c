@@ -347,6 +347,11 @@ static int blockdev_connect(void)
 		pr_err("the peer offers %llu bytes, which is no disk\n", c->length);
 		return -ENOSPC;
 	}
+	if (c->length > LLONG_MAX) {	/* a position in the disk is a loff_t, which has a sign */
+		pr_err("the peer offers %llu bytes, which is more than a disk can have\n",
+		       c->length);
+		return -EFBIG;
+	}
 	set_capacity(blockdev.disk, c->length >> SECTOR_SHIFT);
 	/* Requests come before this returns: the kernel looks for partitions. */
 	return add_disk(blockdev.disk);

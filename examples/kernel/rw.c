@@ -667,7 +667,9 @@ static int rw_ask(struct rw *rw, struct rw_region *region)
 		return err;
 	ib_dma_sync_single_for_cpu(rw_device(rw), rw->mail_addr[RW_RECEIVED], RNIC_MESSAGE_MAX,
 				   DMA_FROM_DEVICE);
-	if (rw->answer.bytes < sizeof(*answer) || be32_to_cpu(answer->kind) != RNIC_ANSWER)
+	if (!rnic_message_is_whole(answer, rw->answer.bytes) ||
+	    be32_to_cpu(answer->kind) != RNIC_ANSWER || answer->number != message->number ||
+	    answer->length)
 		return -EPROTO;
 	return 0;
 	/* -- end -- */

@@ -67,11 +67,22 @@ class Server:
                 raise ValueError(f"service {wanted} is not {self.service:d}")
         except ValueError as error:
             print(f"{event.id.get_peer_addr()}: refused: {error}", flush=True)
-            event.id.reject(Request(self.service).pack())
+            self.refuse(event.id)
             return
-        client = self.clients[event.id] = self.client(event.id)
-        event.id.accept(ConnParam(private_data=client.offer.pack()))
+        try:
+            client = self.client(event.id)
+            event.id.accept(ConnParam(private_data=client.offer.pack()))
+        except VerbsError as error:  # no descriptors or memory for one more, or it has gone meanwhile
+            print(f"{event.id.get_peer_addr()}: not accepted: {error}", flush=True)
+            self.refuse(event.id)
+            return
+        self.clients[event.id] = client
         client.start()
+
+    def refuse(self, cm_id: CmId) -> None:
+        """Say which service there is. A client that has gone meanwhile needs no answer."""
+        with suppress(VerbsError):
+            cm_id.reject(Request(self.service).pack())
 
     def serve(self, events: EventChannel, clients: int = 0) -> None:
         """Handle events until so many clients have come and gone; 0: until the program is ended."""

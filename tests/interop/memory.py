@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import queue
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -20,7 +21,10 @@ from pathlib import Path
 
 from modules import SOURCE, Box
 
+from rnic.rdmacm import ConnParam, EventChannel, EventType, create_id
+
 TRANSPORTS = {"rxe": "roce", "siw": "iwarp"}  # rnic's, by the guest's device
+PAGE = 4096
 PATIENCE = 60.0  # seconds for a line of the peer
 
 
@@ -79,6 +83,45 @@ class Lines:
         self.process.kill()
         self.process.wait()
         self._reader.join()
+
+
+class Liar(threading.Thread):
+    """A peer without memory, which makes an offer and sends one message to who connects."""
+
+    def __init__(self, device: str, length: int = 1 << 20, message: bytes = b"?") -> None:
+        super().__init__(daemon=True)
+        self.events = EventChannel()
+        self.listener = create_id(self.events, device=device)
+        self.listener.bind_addr(("0.0.0.0", 0))
+        self.listener.listen()
+        self.port = self.listener.get_src_port()
+        self.message = message
+        self.offer = struct.pack(">IHHQQI4x", 0x726E6963, 1, 1, 0, length, 0)  # rnic_offer of message.h
+
+    def run(self) -> None:
+        """Serve one client."""
+        with self.events.get_cm_event(PATIENCE) as event:
+            client = event.id
+            client.create_qp()
+            asked = client.reg_msgs(bytearray(PAGE))
+            client.post_recv(asked)
+            client.accept(ConnParam(private_data=self.offer))
+        with asked, client.reg_msgs(bytearray(self.message)) as message:
+            while event.event is not EventType.DISCONNECTED:
+                with self.events.get_cm_event(PATIENCE) as event:
+                    if event.event is EventType.ESTABLISHED:
+                        client.post_send(message)
+            client.disconnect()
+            client.destroy()
+
+    def __enter__(self) -> Liar:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.join(PATIENCE)
+        self.listener.destroy()
+        self.events.close()
 
 
 class Memory(Lines):

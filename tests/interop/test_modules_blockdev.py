@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from memory import Memory, losing, one_device
+from memory import TRANSPORTS, Liar, Memory, losing, one_device
 from modules import SPLAT, Box, built
 from program import noise
 
@@ -191,6 +191,16 @@ def test_no_disk(box: Box, memory: Memory) -> None:
     before = box.resources()
     rc, _ = box.machine.run(f"insmod {built() / 'blockdev.ko'} addr={box.machine.host_ip} port=1", PATIENCE)
     assert (rc, box.resources()) == (1, before)
+
+
+def test_peer_that_offers_more_than_a_disk_can_have(box: Box, kind: str) -> None:
+    """A disk of 2**63 bytes would have a negative size: reading it brings nothing, and no error."""
+    with Liar(f"{TRANSPORTS[kind]}_{box.machine.netdev}", 1 << 63) as liar, box.nothing_left():
+        words = f"addr={box.machine.host_ip} port={liar.port}"
+        rc, out = box.machine.run(f"insmod {built() / 'blockdev.ko'} {words}", PATIENCE)
+        box.machine.run("rmmod blockdev")
+        assert (rc, "File too large" in out) == (1, True), out
+        assert f"offers {1 << 63} bytes" in box.log()
 
 
 def test_ten_loads(box: Box, memory: Memory) -> None:

@@ -3,16 +3,28 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import shlex
 import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from errno import EACCES, ECONNREFUSED, ECONNRESET, EHOSTUNREACH, EINVAL, EOPNOTSUPP, ERANGE, ETIMEDOUT
+from errno import (
+    EACCES,
+    ECONNREFUSED,
+    ECONNRESET,
+    EHOSTUNREACH,
+    EINVAL,
+    EOPNOTSUPP,
+    EPROTO,
+    ERANGE,
+    ETIMEDOUT,
+)
 from pathlib import Path
 
 import pytest
-from memory import Memory, losing, one_device
+from memory import TRANSPORTS, Liar, Memory, losing, one_device
 from modules import Box, built
 from program import noise
 
@@ -58,13 +70,13 @@ class Rw:
         self.box, self.peer = box, peer
 
     @contextmanager
-    def meanwhile(self, peer: Memory, **parameters: object) -> Iterator[None]:
+    def meanwhile(self, peer: Memory | Liar, **parameters: object) -> Iterator[None]:
         """Load it for another peer."""
         self._load(peer, **parameters)
         yield
         self._load(self.peer)
 
-    def _load(self, peer: Memory, **parameters: object) -> None:
+    def _load(self, peer: Memory | Liar, **parameters: object) -> None:
         self.box.unload("rw")
         self.box.load("rw", addr=self.box.machine.host_ip, port=peer.port, **parameters)
 
@@ -196,6 +208,36 @@ def test_peer_that_stands_still_for_a_moment(rw: Rw, other: Memory) -> None:
         other.go_on()
         assert job.wait(PATIENCE).rc == 0
         assert other.bytes[:100000] == pattern(100000, 1)
+
+
+ANSWER, WRONG = 2, 3
+
+
+@pytest.mark.parametrize(
+    ("header", "text"),
+    [((ANSWER, 9, 0), b""), ((ANSWER, 0, 8), b""), ((ANSWER, 0, 1), b"?"), ((WRONG, 0, 0), b"")],
+    ids=["number", "length", "text", "kind"],
+)
+def test_answer_that_is_wrong(rw: Rw, kind: str, header: tuple[int, ...], text: bytes) -> None:
+    """`lend` takes no other message for the answer."""
+    device = f"{TRANSPORTS[kind]}_{rw.box.machine.netdev}"
+    with Liar(device, message=struct.pack(">III", *header) + text) as liar, rw.meanwhile(liar, timeout=10):
+        assert rw.run("lend a text")[0] == EPROTO
+
+
+def test_peer_that_has_no_descriptor_left(rw: Rw, other: Memory) -> None:
+    """It refuses the connection that it cannot serve, and serves the next one."""
+    with rw.meanwhile(other, timeout=10):
+        pid = other.process.pid
+        before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        for spare in range(2):  # a connection needs two, or more
+            rw.check("read 0 1")
+            other.line("disconnected")
+            limit = len(os.listdir(f"/proc/{pid}/fd")) + spare
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, before[1]))
+            assert rw.run("read 0 1")[0] in (ECONNREFUSED, ECONNRESET)
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+        rw.check("read 0 1")
 
 
 def test_ten_loads(rw: Rw, memory: Memory) -> None:
