@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import shlex
 import struct
@@ -233,7 +232,7 @@ def test_peer_that_has_no_descriptor_left(rw: Rw, other: Memory) -> None:
         for spare in range(2):  # a connection needs two, or more
             rw.check("read 0 1")
             other.line("disconnected")
-            limit = len(os.listdir(f"/proc/{pid}/fd")) + spare
+            limit = len([*Path(f"/proc/{pid}/fd").iterdir()]) + spare
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, before[1]))
             assert rw.run("read 0 1")[0] in (ECONNREFUSED, ECONNRESET)
             resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
