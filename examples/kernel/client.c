@@ -537,8 +537,7 @@ static void client_probed(struct ib_cq *cq, struct ib_wc *wc)
 
 /*
  * Is the server still there?  Over RoCE nothing tells an idle connection that its peer was killed.
- * An RDMA WRITE of no bytes needs no memory at either end, and is acknowledged as any other.  The
- * mutex is held.
+ * An RDMA WRITE of no bytes needs no memory at either end, and is acknowledged as any other.
  */
 static int client_post_probe(struct client *c)
 {
@@ -561,7 +560,11 @@ static void client_probe_later(struct client *c)
 		schedule_delayed_work(&c->probe, (unsigned long)probe * HZ);
 }
 
-/* The work item that comes again and again while there is a connection. */
+/*
+ * The work item that comes again and again while there is a connection.  It takes no mutex: a
+ * command may hold that while it waits for a place in the window.  client_down() cancels it before
+ * it frees anything.
+ */
 static void client_probe(struct work_struct *work)
 {
 	struct client *c = container_of(work, struct client, probe.work);
@@ -570,10 +573,8 @@ static void client_probe(struct work_struct *work)
 	if (READ_ONCE(c->probing)) {
 		pr_err("the server has not answered a probe for %u s\n", probe);
 		ret = -ETIMEDOUT;
-	} else if (mutex_trylock(&c->mutex)) {	/* else a command sends, which does as well */
-		if (client_is_connected(c))
-			ret = client_post_probe(c);
-		mutex_unlock(&c->mutex);
+	} else if (client_is_connected(c)) {
+		ret = client_post_probe(c);
 	}
 	if (ret)
 		client_break(c, ret);

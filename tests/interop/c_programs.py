@@ -11,9 +11,8 @@ from cm_programs import listens_there
 from link import Link
 
 from rnic.vm import Job
-from ucma.under import REFUSED, Program, call, need
+from ucma.under import PINGED, REFUSED, Program, call, need
 
-PINGED = "ping data: rdma-ping-"
 TRIES = 5
 
 

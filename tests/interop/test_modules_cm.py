@@ -556,6 +556,25 @@ def test_client_notices_that_its_server_was_killed(side: Side, work: str) -> Non
             assert int(side.wait_idle()["error"]) < 0
 
 
+def test_client_notices_that_its_server_is_gone_while_it_waits_for_an_answer(side: Side) -> None:
+    """The ask was acknowledged, so that nothing but a probe can show it."""
+    over = threading.Event()
+
+    def serve(request: CmId) -> None:
+        end = Stranger(request)
+        request.accept(ConnParam(private_data=Offer(1).pack()))
+        assert end.receive() is not None
+        request.destroy_qp()
+        over.wait(LIMIT)
+        end.close()
+
+    with side.client(probe=1), serving(side, serve) as port:
+        side.ask(f"connect {side.here['ipv4']} {port}")
+        assert side.tell(CLIENT, "texts 2") in {"Connection timed out", "Connection reset by peer"}
+        assert int(side.wait_idle()["error"]) < 0
+        over.set()
+
+
 @pytest.mark.one_in(2)  # the device makes no difference
 def test_client_is_unloaded_in_the_middle(side: Side) -> None:
     with side.server() as (_, port):
