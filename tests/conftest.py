@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,16 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # and nohup(1) this one
 # An example may take any time: the machine may be busy with something else.
 settings.register_profile("rnic", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("rnic")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Thousands of tests are made, and none of them is garbage."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -87,12 +97,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def small_heap() -> Iterator[None]:
+def small_heap() -> None:
     """What pytest and earlier modules keep is not looked at again by each of thousands of collections."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,10 @@ LARGEST = 1 << 17  # bytes of a request: arguments and environment
 
 
 class Forked:
-    """`rnic` with arguments: what tests need of subprocess.Popen. Its streams are pipes of text, or files."""
+    """`rnic` with arguments: what tests need of subprocess.Popen. Its streams are pipes of text, or files.
+
+    `module` is run instead of rnic. A descriptor `way` is number 3 in the process.
+    """
 
     def __init__(
         self,
@@ -40,14 +43,17 @@ class Forked:
         stdout: int = subprocess.PIPE,
         stderr: int = subprocess.PIPE,
         env: dict[str, str] | None = None,
+        module: str = "rnic",
+        way: int | None = None,
     ) -> None:
         self.returncode: int | None = None
         self.stdout, out = stream(stdout)
         self.stderr, err = stream(stderr)
         self._told, ending = os.pipe()
-        request = json.dumps({"words": words, "env": env or {**os.environ}, "cwd": str(Path.cwd())}).encode()
+        what = {"module": module, "words": words, "env": env or {**os.environ}, "cwd": str(Path.cwd())}
         nothing = os.open(os.devnull, os.O_RDONLY)
-        socket.send_fds(source(), [request], [nothing, out, err, ending])
+        fds = [nothing, out, err, *([] if way is None else [way]), ending]
+        socket.send_fds(source(), [json.dumps(what).encode()], fds)
         for fd in {nothing, ending, out, err} - {stdout, stderr}:
             os.close(fd)
         self.pid = self._number()
@@ -139,7 +145,7 @@ def prepare() -> None:
 
     measure.SECONDS, measure.ROUNDS = 0.01, 50
 
-    for module in ("importlib.metadata", "rich.console", "rich.progress", "rich.table"):
+    for module in ("importlib.metadata", "rich.console", "rich.progress", "rich.table", "transport.worker"):
         import_module(module)
     for command in COMMANDS:
         command.load()
@@ -158,7 +164,7 @@ def serve(requests: socket.socket) -> tuple[list[int], dict[str, Any]] | None:
                     selector.unregister(key.fd)
                     tell_end(key.fd, *key.data)
                     continue
-                request, fds, _, _ = socket.recv_fds(requests, LARGEST, 4)
+                request, fds, _, _ = socket.recv_fds(requests, LARGEST, 5)
                 if not request:
                     return None
                 *streams, ending = fds
@@ -181,18 +187,18 @@ def tell_end(pidfd: int, pid: int, ending: int) -> None:
     os.close(pidfd)
 
 
-def become(streams: list[int], words: list[str], env: dict[str, str], cwd: str) -> None:
-    """`python -m rnic` with these words, to the end of the process."""
-    for number, fd in enumerate(streams):
+def become(streams: list[int], module: str, words: list[str], env: dict[str, str], cwd: str) -> None:
+    """`python -m` with this module and these words, to the end of the process."""
+    for number, fd in enumerate(streams):  # each is larger than its number
         os.dup2(fd, number)
-    os.closerange(3, 1 + max(map(int, os.listdir("/proc/self/fd"))))  # noqa: PTH208
+    os.closerange(len(streams), 1 + max(map(int, os.listdir("/proc/self/fd"))))  # noqa: PTH208
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
     sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
-    sys.argv = ["rnic", *words]
-    runpy.run_module("rnic", run_name="__main__", alter_sys=True)
+    sys.argv = [module, *words]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def main() -> None:

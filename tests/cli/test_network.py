@@ -79,6 +79,7 @@ def on(host: str, command: str, up: bool = True) -> tuple[int, str, str]:
     return result.status, result.out, result.err
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("command", ["demo --size 1M", "perf write lat --local -n 100"])
 def test_two_processes_meet_over_ipv6(command: str) -> None:
     status, out, err = on(IPV6_ALONE, f"{RNIC} {command}")
@@ -86,6 +87,7 @@ def test_two_processes_meet_over_ipv6(command: str) -> None:
     assert "roce_lo" in out
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("device", ["roce_va", "iwarp_va"])
 def test_the_processes_of_a_demo_meet_where_its_device_is(device: str) -> None:
     status, out, err = on(IPV6_LINK, f"{RNIC} demo --size 1M -d {device}")

@@ -73,6 +73,7 @@ def interrupted(number: int, step: int, folder: Path, *args: str) -> subprocess.
     )
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("args", COMMANDS)
 def test_a_signal_at_any_step(number: signal.Signals, args: tuple[str, ...], tmp_path: Path) -> None:

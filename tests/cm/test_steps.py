@@ -126,6 +126,7 @@ DONE = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("state", "event", "closed"), DONE)
 def test_a_step_is_taken_whole_or_not_at_all(state: State, event: Input, closed: bool) -> None:
     benches = dict[IbCm, Bench]()

@@ -199,6 +199,7 @@ def test_the_filter_refuses_what_it_says() -> None:
 # ------------------------------------------------------------------ limits
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("most", range(10, 72, 1 if SOAK else 20))
 @pytest.mark.parametrize("what", ["alone", "both"])
 def test_few_descriptors(what: str, most: int) -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, cast
@@ -21,7 +23,11 @@ PIECES = 300  # bytes at most that a socket gives or takes at once
 
 
 class Process(Node):
-    WORKER = "differential.worker"
+    """An interpreter of its own: its memory has other addresses than the other end's."""
+
+    def started(self, way: int, env: dict[str, str]) -> subprocess.Popen[bytes]:
+        words = [sys.executable, "-m", "differential.worker", str(way)]
+        return subprocess.Popen(words, env=env, pass_fds=[way])
 
 
 class FarEnd:

@@ -50,6 +50,7 @@ def same(one: Path, other: Path) -> None:
         assert (a.st_mode, a.st_mtime_ns) == (b.st_mode, b.st_mtime_ns), path
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.own_way
 @pytest.mark.parametrize(
     "way",

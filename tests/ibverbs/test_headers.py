@@ -111,6 +111,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Declared:
 # ---------------------------------------------------------------- declarations
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("language", "kind"), COMPARED)
 def test_nothing_of_the_system_is_missing(both: Both, language: str, kind: str) -> None:
     theirs, ours = (set(getattr(one, kind)) for one in both(language))
@@ -196,6 +197,7 @@ COMPILES = [(p, how) for p in PROGRAMS for how in STANDARDS if how != "c++17" or
 """Programs and standards: C++ 17 does not name members in initialisers."""
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("program", "standard"), COMPILES, ids=[f"{p.name}-{how}" for p, how in COMPILES])
 def test_programs_compile_against_our_headers_alone(program: Path, standard: str) -> None:
     strict = (*compiler(standard), *STRICT, "-O1", f"-I{INCLUDE}")

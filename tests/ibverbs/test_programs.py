@@ -93,7 +93,7 @@ PERFTEST = {
 }
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(10)
 @pytest.mark.parametrize("command", PERFTEST.values(), ids=PERFTEST)
 def test_perftest(command: str, local: str) -> None:
     program, *options = command.split()

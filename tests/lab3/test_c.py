@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ WRONG = {
     "WRONG_KEY": Wrong(Step.KEY, "it printed 'secret key: "),
     "WRONG_LENGTH": Wrong(Step.ANNOUNCE, "ANNOUNCE has a length of 10008"),
 }
+TRIED = list(WRONG)[:: 1 if os.environ.get("RNIC_SOAK") else 3]
 
 
 @pytest.fixture(scope="module")
@@ -64,10 +66,10 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Future[Report]
         return report
 
     with ThreadPoolExecutor(4) as pool:
-        return {name: pool.submit(one, name) for name in WRONG}
+        return {name: pool.submit(one, name) for name in TRIED}
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("name", TRIED)
 def test_wrong_sender_fails_at_its_step(name: str, graded: dict[str, Future[Report]]) -> None:
     wrong, report = WRONG[name], graded[name].result()
     assert report.failed is wrong.step, report

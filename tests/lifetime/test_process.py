@@ -186,12 +186,14 @@ LEFT_OPEN = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("left", LEFT_OPEN)
 def test_the_interpreter_ends_without_a_word(left: str) -> None:
     ended = run(LEFT_OPEN[left])
     assert (ended.code, ended.out, ended.err) == (0, "", "")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("left", LEFT_OPEN)
 def test_the_interpreter_ends_with_resource_warnings_at_most(left: str) -> None:
     ended = run(LEFT_OPEN[left], "-W", "always::ResourceWarning")

@@ -26,6 +26,7 @@ def folder() -> Path:
         pytest.skip(f"this machine lacks {missing}")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("module", [*SAMPLE, *(["test_flow"] if os.geteuid() == 0 else [])])
 def test_module(folder: Path, module: str) -> None:
     found, rows = suite.run(folder, module, "roce_lo"), known()

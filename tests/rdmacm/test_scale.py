@@ -33,6 +33,7 @@ def test_a_burst_of_requests_is_lost_on_no_way_to_the_listener() -> None:
         assert (held.ids, held.exchanges) == (1, 0)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("window", [1, 64])
 def test_connections_that_come_and_go_leave_nothing(window: int) -> None:
     with ProcessPoolExecutor(1, FORKS) as fresh:  # whose memory is not in pieces from other tests

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes with ends of connections in them, which a test leads by remote calls.
 
-A Node is a fresh interpreter (no fork: the test's own devices and threads stay out of it) that holds a
+A Node is a process (not forked from the test's own: its devices and threads stay out of it) that holds a
 transport.worker.Worker.  `node.call("method", ...)` runs a method there and returns its result; `begin()`
 only starts it and `result()` waits.  Messages go through a socket pair; nothing waits for ever.
 """
@@ -12,7 +12,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Self
 
+from forked import Forked
 from waiting import until
 
 PATIENCE = 180.0  # seconds that a single call may take on a machine that has other things to do
@@ -44,19 +44,19 @@ class Setting:
 class Node:
     """A process of its own that does what it is called for."""
 
-    WORKER = "transport.worker"
-
     def __init__(self, setting: Setting) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", self.WORKER, str(theirs.fileno())],
-                env={**os.environ, "PYTHONPATH": str(TESTS), **setting.env},
-                pass_fds=[theirs.fileno()],
+            self.process = self.started(
+                theirs.fileno(), {**os.environ, "PYTHONPATH": str(TESTS), **setting.env}
             )
         self.way = Connection(ours.detach())
         self.begin("setup", setting.netns, setting.uid)
         self.result()
+
+    def started(self, way: int, env: dict[str, str]) -> Forked | subprocess.Popen[bytes]:
+        """The process, whose end of the way is this descriptor."""
+        return Forked("3", stdout=1, stderr=2, env=env, module="transport.worker", way=way)
 
     @property
     def pid(self) -> int:

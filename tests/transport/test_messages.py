@@ -79,6 +79,7 @@ def small() -> Iterator[Scene]:
 # ---------------------------------------------------------------- operations and sizes
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("nbytes", SIZES)
 @pytest.mark.parametrize(
     "opcode", [WROpcode.SEND, SEND_WITH_IMM, WROpcode.RDMA_WRITE, WROpcode.RDMA_WRITE_WITH_IMM]

@@ -183,6 +183,7 @@ def ask(asked: Asked, way: Way, refusal: Refusal, opcode: WROpcode, length: int)
     return Seen(request.status, receive.status, event.event_type if event else None)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
 @pytest.mark.parametrize(("refusal", "opcode"), ROWS, ids=lambda x: x.name)
 def test_both_ends_see_the_same_by_every_way(way: Way, refusal: Refusal, opcode: WROpcode) -> None:

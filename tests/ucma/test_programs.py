@@ -45,6 +45,7 @@ def pair(
         return first.good(), said
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("server", "client"),
     [

@@ -67,6 +67,7 @@ def test_two_networks_are_apart() -> None:
         assert (ports(one), ports(two)) == ({"rnicvm0"}, {"rnicvm0"})
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("end", ["close", "warden", "keeper"])
 def test_a_network_outlives_its_first_machine(machines: Path, end: str) -> None:
     one = Machine("one", network="lab")

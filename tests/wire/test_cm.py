@@ -458,6 +458,7 @@ def agree(path: Path, expected: list[CmMessage]) -> int:
     return count
 
 
+@pytest.mark.one_in(3)
 @needs_tshark
 @pytest.mark.parametrize("name", [name for name in CM_CAPTURES if name != "udaddy"])
 def test_tshark_reads_the_captures_as_we_do(name: str) -> None:
@@ -465,6 +466,7 @@ def test_tshark_reads_the_captures_as_we_do(name: str) -> None:
     assert agree(VECTORS / f"rxe-{name}.pcap", expected) == len(expected)
 
 
+@pytest.mark.one_in(3)
 @needs_tshark
 @pytest.mark.parametrize("cls", TSHARK, ids=lambda cls: cls.__name__)
 def test_tshark_reads_what_we_write(cls: type[CmMessage], tmp_path: Path) -> None:

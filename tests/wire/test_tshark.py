@@ -80,6 +80,7 @@ def one(opcode: Opcode, *ext: Ext, payload: bytes = b"", psn: int = 0x123456) ->
     return Transport(BTH(opcode, 0x654321, psn, ackreq=True, se=True), ext, payload)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.name)
 def test_tshark_reads_the_golden_captures_as_we_do(path: Path) -> None:
     allow = [tshark_check.RXE_IPV6_CHECKSUM] if "ipv6" in path.name else []

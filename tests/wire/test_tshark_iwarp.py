@@ -40,6 +40,7 @@ CAPTURES = sorted((TESTS / "vectors").glob("siw-*.pcap"))
 O = RdmapOpcode  # noqa: E741 - it is one
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.name)
 def test_tshark_reads_the_golden_captures_as_we_do(path: Path) -> None:
     tshark_iwarp.check_iwarp(read_pcap(path), allow=["D-SACK"]).assert_clean()
@@ -139,6 +140,7 @@ def test_tshark_computes_the_same_crcs(tmp_path: Path, markers: bool) -> None:
     assert ("FPDU back pointer" in shown) == markers
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("careless", [[], ["10.0.0.2"], ["10.0.0.1"]])
 @pytest.mark.parametrize("ended", [True, False])
 def test_some_ends_may_reset_what_the_other_has_ended(careless: list[str], ended: bool) -> None:
