@@ -6,8 +6,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from rnic.kmod.grade import built
 from rnic.kmod.steps import PASSED
 from rnic.vm import Machine, MachineError, Result, kernel, running, siw
 from vm.conftest import DIE, furnish, need_tap
+from waiting import until
 
 Captured = pytest.CaptureFixture[str]
 
@@ -128,6 +131,39 @@ def test_what_is_no_file_is_not_copied_for_a_test(here: Path, monkeypatch: pytes
     monkeypatch.setattr(build, "for_machine", lambda: build.Target("", lambda _: ""))
     assert built(Folder(here / "mine"), "mine", here / "copy").outcome is PASSED
     assert {path.name for path in (here / "copy").iterdir()} == {"Kbuild"}
+
+
+KILLED_WHILE_IT_BUILDS = """
+import os, signal, sys
+from rnic.cli.main import run
+from rnic.kmod import build
+
+def make(source):
+    print(source, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+build.for_machine = lambda: build.Target("", make)
+run(["kmod", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.parametrize("words", [["grade", "mine"], ["test", "hello"]])
+def test_nothing_stays_of_a_test_that_is_killed(words: list[str], here: Path) -> None:
+    module(here, "mine")
+    (here / "tmp").mkdir()
+    command = [sys.executable, "-c", KILLED_WHILE_IT_BUILDS, *words]
+    killed = subprocess.run(command, env=os.environ | {"TMPDIR": str(here / "tmp")}, stdout=subprocess.PIPE)
+    assert killed.returncode == -signal.SIGKILL
+    assert killed.stdout.decode().startswith(str(here / "tmp"))
+    until(lambda: not [*(here / "tmp").iterdir()], "the end of its folders")
+
+
+def test_a_computer_without_room_for_a_test_is_told(
+    here: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(here / "none"))
+    module(here, "mine")
+    assert "no folder to build the module in: " in failed(["grade", "mine"], capsys)
 
 
 def test_loading_here_takes_root_and_headers(

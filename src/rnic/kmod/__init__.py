@@ -9,6 +9,7 @@ loading          load and unload, and what the kernel said
 log              the kernel's log: since when, and whether the kernel is in trouble
 steps, report    what is tested, and how it went
 grade            the test of a module, step by step
+scratch          the folder that it is built in
 roles            how the modules of each kind are spoken to
 peer, rogue      the process that is their peer; what it is with a fault
 """

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +26,7 @@ from rnic.kmod.folder import Folder
 from rnic.kmod.grade import DEVICES
 from rnic.kmod.grade import grade as grading
 from rnic.kmod.machines import Machines
+from rnic.kmod.scratch import scratch
 from rnic.kmod.steps import Report
 from rnic.vm import MachineError
 from rnic.vm.console import Follower
@@ -306,9 +306,9 @@ def test(what: str, module: str, name: str, transport: str, seconds: float) -> i
     rnic kmod test client
     rnic kmod test mine
     """
-    with told(), tempfile.TemporaryDirectory(prefix="rnic-kmod-") as top:
+    with told(), scratch() as top:
         is_lesson = not Path(what).exists() and what in course.folder().modules
-        found = course.copy(Path(top) / "course", what) if is_lesson else Folder(Path(what))
+        found = course.copy(top / "course", what) if is_lesson else Folder(Path(what))
         chosen = found.chosen(what if is_lesson else module)
         reports = _reports(found, chosen, name, transport, seconds)
     console = Console(highlight=False)
