@@ -3,18 +3,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from rnic.cli.main import run
-from rnic.vm import Machine, MachineError, network
+from rnic.vm import Machine, MachineError, lock, network
 from vm.conftest import is_there
 from waiting import PATIENCE, until
 
@@ -106,6 +109,45 @@ def test_machines_that_start_at_once_are_in_one_network() -> None:
     finally:
         for machine in started:
             machine.close()
+
+
+@pytest.fixture
+def held(machines: Path) -> Iterator[Callable[[], None]]:
+    """The lock of networks, which this process has until it calls that."""
+    machines.mkdir(parents=True)
+    with ExitStack() as held:
+        fd = os.open(machines, os.O_RDONLY)
+        held.callback(os.close, fd)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield held.close
+
+
+@pytest.mark.parametrize("end", ["release", "ctrl-c", "kill"])
+def test_one_that_waits_for_another_process_says_so(
+    machines: Path, held: Callable[[], None], end: str
+) -> None:
+    command = [sys.executable, "-m", "rnic", "vm", "up", "one", "--network", "lab"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as up:
+        assert up.stderr
+        said = up.stderr.readline()
+        assert said == f"rnic vm: waiting for process {os.getpid()}, which holds the lock on {machines}\n"
+        if end == "release":
+            held()
+            assert up.wait(PATIENCE) == 0
+            assert run(["vm", "down"]) == 0
+        else:
+            up.send_signal(signal.SIGINT if end == "ctrl-c" else signal.SIGKILL)
+            up.wait(PATIENCE)
+            until(lambda: not [*machines.iterdir()], "the end of its keeper")
+
+
+@pytest.mark.usefixtures("held")
+def test_one_waits_for_another_process_for_a_while_only(machines: Path) -> None:
+    fd = os.open(machines, os.O_RDONLY)
+    wanted = f"process {os.getpid()} has held the lock on {machines} for 0.01 s: end it"
+    with pytest.raises(MachineError, match=wanted):
+        lock.take(fd, machines, 0.01, pytest.fail)
+    os.close(fd)
 
 
 def test_nothing_stays_when_all_keepers_are_killed(machines: Path) -> None:

@@ -31,6 +31,7 @@ import time
 from rnic.vm import namespace, tap
 from rnic.vm.console import Console, panic_in
 from rnic.vm.lines import BrokenLineError, Lines, Message
+from rnic.vm.network import Turn
 from rnic.vm.paths import Folder
 from rnic.vm.qemu import Plan, Qemu
 
@@ -57,16 +58,18 @@ class Keeper:
         self.jobs: dict[int, tuple[Client | None, int]] = {}  # None: the client has gone
         self.numbers = itertools.count()
         self.ended = False
+        self.facts: Message = {}
         self.state, self.why = "starting", ""
         self.console = Console(folder.console)
         self.server = _listen(folder)
-        self.tap: tap.Tap | None = tap.make(plan.mtu, plan.network, folder)
+        turn = Turn(lambda why: self._set_state("starting", why), owner.receive)  # EOFError: it has gone
+        self.tap: tap.Tap | None = tap.make(plan.mtu, plan.network, folder, turn)
         self.accelerators = list(plan.accelerators)
         self.failures: list[str] = []
         self.qemu: Qemu | None = None
         self.since = self.next_ping = self.deadline = time.monotonic()
         self.unanswered = 0
-        self.facts: Message = {
+        self.facts = {
             "name": plan.name,
             "network": plan.network,
             "netdev": self.tap.netdev,

@@ -129,12 +129,17 @@ class Machine:
         return Client(ours, plan.name)
 
     def _boot(self, patience: float) -> None:
+        self._client.on_state = self._say_what_it_waits_for
         if self._client.wait_for(lambda: self.state == "setup", patience + 10):
             return
         raise MachineError(
             self._client.failure
             or f"the machine has not booted: {self.why or self.state}{self._client.last_words()}"
         )
+
+    def _say_what_it_waits_for(self) -> None:
+        if self.state == "starting" and self.why:
+            host.log(self.why)
 
     def _set_up(self, kinds: tuple[str, ...], mtu: int, made: images.Made) -> None:
         self.check(_NETWORK.format(mtu=mtu, ip=self.ip, ip6=self.ip6))
