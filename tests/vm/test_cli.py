@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -284,3 +285,34 @@ def test_what_is_missing_is_named(tap: Path, monkeypatch: pytest.MonkeyPatch, ca
     (tap / "programs/qemu-system-x86_64").unlink()
     assert run(["vm", "up"]) == 1
     assert "qemu-system-x86" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("variable", "says"),
+    [
+        ("XDG_CACHE_HOME", "no place for the kernel of machines: {}/rnic: No such file or directory"),
+        ("XDG_RUNTIME_DIR", "no place for the files of a machine: {}/rnic: No such file or directory"),
+    ],
+)
+@pytest.mark.usefixtures("tap")
+def test_a_folder_that_holds_no_files_is_told(
+    variable: str, says: str, monkeypatch: pytest.MonkeyPatch, capfd: Captured
+) -> None:
+    monkeypatch.setenv(variable, "/proc")  # where nothing can be made, also by root
+    assert run(["vm", "up"]) == 1
+    assert capfd.readouterr().err == f"rnic: {says.format('/proc')}; {variable} chooses another folder\n"
+    assert run(["vm", "list"]) == 0
+
+
+def test_a_folder_of_machines_that_cannot_be_read_is_told(
+    computer: Path, monkeypatch: pytest.MonkeyPatch, capfd: Captured
+) -> None:
+    def refuse(_: Path) -> Iterator[Path]:
+        raise PermissionError(errno.EACCES, "Permission denied", str(computer))
+
+    (computer / "run/rnic/vm").mkdir(parents=True)
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    assert run(["vm", "list"]) == 1
+    assert capfd.readouterr().err == (
+        f"rnic: {computer}: Permission denied; XDG_RUNTIME_DIR chooses another folder\n"
+    )

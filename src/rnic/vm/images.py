@@ -16,6 +16,7 @@ from typing import NamedTuple
 from rnic.vm import extras, kernel, lock, paths, siw, tools
 from rnic.vm.cpio import Archive
 from rnic.vm.host import BUSYBOX, log, search_path
+from rnic.vm.job import MachineError
 from rnic.vm.kernel import Kernel
 
 PATIENCE = 3600.0  # seconds that another process may take to fill the cache, which may be a slow download
@@ -85,9 +86,14 @@ def recipe(release: str) -> str:
 
 @contextmanager
 def _locked(top: Path) -> Iterator[Path]:
-    top.mkdir(parents=True, exist_ok=True)
     path = top / "lock"
-    with path.open("w") as file:  # two machines must not fill it at once
+    try:
+        top.mkdir(parents=True, exist_ok=True)
+        file = path.open("w")
+    except OSError as error:
+        why = paths.useless(error, "XDG_CACHE_HOME")
+        raise MachineError(f"no place for the kernel of machines: {why}") from None
+    with file:  # two machines must not fill it at once
         lock.take(file.fileno(), path, PATIENCE, log)
         yield top
 

@@ -32,7 +32,7 @@ from rnic.vm import namespace, tap
 from rnic.vm.console import Console, panic_in
 from rnic.vm.lines import BrokenLineError, Lines, Message
 from rnic.vm.network import Turn
-from rnic.vm.paths import Folder
+from rnic.vm.paths import Folder, useless
 from rnic.vm.qemu import Plan, Qemu
 
 PING = 2.0  # seconds between questions whether the agent lives
@@ -316,8 +316,13 @@ def _claim(folder: Folder) -> int | None:
 
 def main(plan: Plan, owner: socket.socket) -> None:
     """Be the warden, and have a keeper."""
-    folder = Folder.of(plan.name)
-    lock = _claim(folder)
+    try:
+        folder = Folder.of(plan.name)
+        lock = _claim(folder)
+    except OSError as error:
+        why = useless(error, "XDG_RUNTIME_DIR")
+        Lines(owner).send({"failed": f"no place for the files of a machine: {why}"})
+        return
     if lock is None:
         Lines(owner).send({"failed": f"a machine named {plan.name} runs already"})
         return
