@@ -2,7 +2,7 @@
 """Kernel modules: made of a course's, built, loaded, and tested against a peer (`rnic kmod`, docs/kmod.md).
 
 course           the modules of the course, which are this package's data
-skeleton         a new module: a course's with the parts to fill in left out
+skeleton, taken  a new module: a course's with the parts to fill in left out; names that it cannot have
 folder, build    a folder with modules, and building them
 place            where modules run: in a machine (rnic.vm) or on this computer
 loading          load and unload, and what the kernel said

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from rnic.kmod import skeleton
 from rnic.kmod.errors import KmodError
 from rnic.kmod.folder import Folder
+from rnic.kmod.taken import is_taken
 
 # What is copied beside a module's own sources: the programs that speak to it, and what these import.
 PEERS = {
@@ -75,6 +76,8 @@ def new(name: str, made_from: str, where: Path) -> Folder:
         raise KmodError(f"{name!r} is no name of a module: small letters, digits and _, a letter first")
     if name != made_from and name in {path.stem for path in _sources(course, made_from)}:
         raise KmodError(f"{made_from} is made of {name}.c among others: give the module another name")
+    if is_taken(name):
+        raise KmodError(f"the kernel has a module {name} of its own: give the module another name")
     if where.exists():
         raise KmodError(f"{where} exists already: give the module another name, or remove it")
     files = _files(course, name, made_from)
