@@ -238,6 +238,39 @@ class Stand(place.Here):
         return Result(*self.says.get(program, (0, "")))
 
 
+class Kernel(place.Here):
+    """A place that knows which modules are loaded, by the names that a kernel gives them."""
+
+    def __init__(self) -> None:
+        self.modules: list[str] = []
+
+    def run(self, command: str, timeout: float = 60) -> Result:  # noqa: ARG002
+        program, *words = command.split()
+        if program == "insmod":
+            self.modules.append(Path(words[0]).stem.replace("-", "_"))
+        elif program == "rmmod":
+            self.modules.remove(words[0].replace("-", "_"))
+        elif program == "test":
+            _, needed, _, *user = Path(words[1]).relative_to("/sys").parts
+            return Result(0 if {needed, *user} <= {*self.modules} and needed not in user else 1, "")
+        return Result(0, "")
+
+
+def test_a_module_that_needs_one_with_a_hyphen(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs = {"my-user.ko": "my-base,ib_core", "my-base.ko": ""}
+    monkeypatch.setattr(loading, "sh", lambda *words: needs[words[-1].name])
+    module(here, "my-user")
+    (here / "my-user/Kbuild").write_text("obj-m += my-user.o my-base.o\n")
+    folder = Folder(here / "my-user")
+    kernel = Kernel()
+    loading.load(kernel, folder, "my-user")
+    kernel.modules.remove("my_user")
+    loading.load(kernel, folder, "my-user")  # when my-base is there already
+    assert kernel.modules == ["my_base", "my_user"]
+    loading.unload(kernel, folder, "my-user")
+    assert kernel.modules == []
+
+
 @pytest.mark.parametrize(
     ("printed", "says"),
     [
