@@ -124,6 +124,23 @@ def test_log(capfd: Captured) -> None:
 
 
 @alone
+@pytest.mark.parametrize("words", [["box"], ["-n", "box"], ["box", "-n", "box"]])
+def test_a_machine_is_named_with_and_without_an_option(words: list[str], capfd: Captured) -> None:
+    assert run(["vm", "log", *words]) == 0
+    assert "the machine's console" in capfd.readouterr().out
+    assert rnic("sh", *words, input=b"echo here\n").stdout == b"here\n"
+    assert run(["vm", "up", *words]) == 1
+    assert "box runs already" in capfd.readouterr().err
+
+
+@alone
+def test_two_names_are_refused(capfd: Captured) -> None:
+    for command in ("up", "down", "log", "sh"):
+        assert run(["vm", command, "box", "-n", "other"]) == 2
+        assert "two machines are named: box and other" in capfd.readouterr().err
+
+
+@alone
 def test_a_second_up(capfd: Captured) -> None:
     assert run(["vm", "up"]) == 1
     assert capfd.readouterr().err == "rnic: box runs already: rnic vm down box ends it\n"
@@ -233,7 +250,9 @@ def test_several_machines_have_names(capfd: Captured) -> None:
     assert run(["vm", "up", "two", "--cpus", "2", "--mtu", "9000"]) == 0
     capfd.readouterr()
     assert run(["vm", "run", "true"]) == 125
-    assert capfd.readouterr().err == "rnic: several machines run, name one: one, two\n"
+    assert capfd.readouterr().err == "rnic: several machines run, name one with -n NAME: one, two\n"
+    assert run(["vm", "log"]) == 125
+    assert "-n NAME: one, two" in capfd.readouterr().err
     assert run(["vm", "run", "-n", "two", "echo here"]) == 0
     assert capfd.readouterr().out == "here\n"
     with Machine.attach("one") as one, Machine.attach("two") as two:

@@ -117,7 +117,7 @@ def choose(name: str = "") -> str:
     if name or DEFAULT in found or not found:
         return name or DEFAULT
     if len(found) > 1:
-        raise KmodError(f"several machines run, name one with -n: {', '.join(found)}")
+        raise KmodError(f"several machines run, name one with -n NAME: {', '.join(found)}")
     return found[0]
 
 
