@@ -88,7 +88,11 @@ def test_a_new_module_is_told_file_by_file(capsys: Captured) -> None:
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("command", ["build", "load", "unload", "grade", "test"])
 def test_a_folder_that_is_none_is_told(command: str, capsys: Captured) -> None:
-    assert failed([command, "none"], capsys).startswith("rnic: none: no such folder")
+    said = failed([command, "none"], capsys)
+    if command == "test":
+        assert said.startswith("rnic: none is no module of the course, which rnic kmod list shows, and no folder")
+    else:
+        assert said.startswith("rnic: none: no such folder; rnic kmod new makes one")
     assert "has no Kbuild" in failed([command, "."], capsys)
 
 

@@ -307,9 +307,8 @@ def test(what: str, module: str, name: str, transport: str, seconds: float) -> i
     rnic kmod test mine
     """
     with told(), scratch() as top:
-        is_lesson = not Path(what).exists() and what in course.folder().modules
-        found = course.copy(top / "course", what) if is_lesson else Folder(Path(what))
-        chosen = found.chosen(what if is_lesson else module)
+        found = _folder_or_lesson(what, top)
+        chosen = found.chosen(module)
         reports = _reports(found, chosen, name, transport, seconds)
     console = Console(highlight=False)
     for one in reports:
@@ -318,6 +317,15 @@ def test(what: str, module: str, name: str, transport: str, seconds: float) -> i
         click.echo(f"{heading}: {'passed' if one.passed else 'FAILED'} ({passed or 'no step passed'})")
     report.show_failures(reports, console)
     return 0 if all(one.passed for one in reports) else 1
+
+
+def _folder_or_lesson(what: str, top: Path) -> Folder:
+    """A folder, or a module of the course, which is copied to a place below another one."""
+    if Path(what).exists():
+        return Folder(Path(what))
+    if what not in course.folder().modules:
+        raise KmodError(f"{what} is no module of the course, which rnic kmod list shows, and no folder")
+    return course.copy(top / "course", what)
 
 
 def _reports(found: Folder, module: str, name: str, transport: str, seconds: float) -> list[Report]:
