@@ -15,13 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from rnic.cli.kmod import command
 from rnic.cli.main import run
-from rnic.kmod import KmodError, build, course, loading, place
+from rnic.kmod import KmodError, Module, build, course, lessons, loading, place
+from rnic.kmod import module as modules
 from rnic.kmod.folder import Folder
 from rnic.kmod.grade import built
 from rnic.kmod.steps import PASSED
 from rnic.vm import Machine, MachineError, Result, kernel, running, siw
+from rnic.vm.host import CommandError
 from vm.conftest import DIE, furnish, need_tap
 from waiting import until
 
@@ -90,7 +91,9 @@ def test_a_new_module_is_told_file_by_file(capsys: Captured) -> None:
 def test_a_folder_that_is_none_is_told(command: str, capsys: Captured) -> None:
     said = failed([command, "none"], capsys)
     if command == "test":
-        assert said.startswith("rnic: none is no module of the course, which rnic kmod list shows, and no folder")
+        assert said.startswith(
+            "rnic: none is no module of the course, which rnic kmod list shows, and no folder"
+        )
     else:
         assert said.startswith("rnic: none: no such folder; rnic kmod new makes one")
     assert "has no Kbuild" in failed([command, "."], capsys)
@@ -99,7 +102,7 @@ def test_a_folder_that_is_none_is_told(command: str, capsys: Captured) -> None:
 def test_a_module_of_nothing_in_the_course_is_said_to_be_tested_for_little(
     here: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "grading", lambda *_: [])
+    monkeypatch.setattr(modules, "grade", lambda *_: [])
     module(here, "mine")
     assert run(["kmod", "test", "mine"]) == 0
     assert "mine is not made from a module of the course: only" in capsys.readouterr().err
@@ -179,6 +182,49 @@ def test_loading_here_takes_root_and_headers(
     monkeypatch.setattr(os, "uname", lambda: os.uname_result(("Linux", "here", "0.0-none", "", "x86_64")))
     assert "apt-get install linux-headers-0.0-none" in failed(["build", "mine", "--here"], capsys)
     assert run(["kmod", "load", "mine", "--here", "-n", "box"]) == 2
+
+
+# ---------------------------------------------------------------- as programs see it
+
+
+def test_a_module_is_an_object(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "client" in [lesson.name for lesson in lessons()]
+    mine = Module.new("mine", made_from="client")
+    assert repr(mine) == repr(Module("mine")) == f"Module('{here}/mine', '')"
+    assert (mine.name, mine.made_from, mine.path) == ("mine", "client", here / "mine")
+    assert (mine.files, mine.is_built) == ([here / "mine/mine.ko"], False)
+
+    def make(source: Path) -> str:
+        (source / "mine.ko").touch()
+        return "mine.c:3:5: warning: unused variable 'x'"
+
+    monkeypatch.setattr(build, "for_machine", lambda: build.Target("", make))
+    assert mine.build() == "mine.c:3:5: warning: unused variable 'x'"
+    assert mine.is_built
+
+
+def test_a_module_that_does_not_build_is_an_error(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(_: Path) -> str:
+        raise CommandError("make: exit 2\nmine.c:3:5: error: expected ';'")
+
+    monkeypatch.setattr(build, "for_machine", lambda: build.Target("", make))
+    with pytest.raises(KmodError, match=r"mine does not build\nmine.c:3:5: error: expected ';'"):
+        Module.new("mine", folder=here / "mine").build()
+
+
+def test_a_module_of_several_is_named_when_it_must_be(here: Path) -> None:
+    Module.of_course("user", here / "copy")
+    (here / "copy/Kbuild").write_text("obj-m += user.o base.o\n")
+    assert [file.name for file in Module("copy").files] == ["user.ko", "base.ko"]
+    with pytest.raises(KmodError, match="several modules"):
+        Module("copy").load()
+    assert Module("copy", "base").name == "base"
+    with pytest.raises(KmodError, match="has no module none"):
+        Module("copy", "none")
+    with pytest.raises(KmodError, match="the course has no module none"):
+        Module.of_course("none", here / "none")
+    with pytest.raises(ValueError, match="'roce' is no transport of a module: rxe, siw"):
+        Module("copy", "base").grade(transports=("roce",))
 
 
 # ---------------------------------------------------------------- machines

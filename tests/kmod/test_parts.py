@@ -15,14 +15,13 @@ from typing import Any, cast
 import pytest
 
 from kmod.wrong import WRONG
-from rnic.cli.kmod.command import SECONDS
 from rnic.kmod import KmodError, course, loading, log, skeleton
 from rnic.kmod.build import complaints
 from rnic.kmod.folder import Folder
-from rnic.kmod.grade import Built, Round, rounds
+from rnic.kmod.grade import SECONDS, Built, Round, rounds
 from rnic.kmod.roles import Client, Listener, Role, WrongError
-from rnic.kmod.taken import is_taken, names
 from rnic.kmod.steps import NEEDS, PASSED, Report, Step
+from rnic.kmod.taken import is_taken, names
 from rnic.vm import Result
 
 # ---------------------------------------------------------------- folders
@@ -212,7 +211,9 @@ def test_the_names_of_a_kernels_modules_are_known_when_it_is_there(
     kernel.mkdir(parents=True)
     assert not is_taken("snd_pcm")
     (kernel / "modules.order").write_text("kernel/fs/ext4/ext4.ko\nkernel/sound/core/snd-pcm.ko.xz\n")
-    (kernel / "modules.builtin.modinfo").write_bytes(b"loop.license=GPL\0loop.file=drivers/block/loop\0tcp-x.a=b.c")
+    (kernel / "modules.builtin.modinfo").write_bytes(
+        b"loop.license=GPL\0loop.file=drivers/block/loop\0tcp-x.a=b.c"
+    )
     assert names(kernel) == {"ext4", "snd_pcm", "loop", "tcp_x"}
     assert is_taken("snd_pcm")
 

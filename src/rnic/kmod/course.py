@@ -57,9 +57,17 @@ def _sources(course: Folder, name: str) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
+def _with(module: str) -> Folder:
+    """The course's files, among which that module must be."""
+    course = folder()
+    if module not in course.modules:
+        raise KmodError(f"the course has no module {module}; it has {', '.join(course.modules)}")
+    return course
+
+
 def copy(to: Path, module: str) -> Folder:
     """A module of it as it is, in a folder of its own."""
-    course = folder()
+    course = _with(module)
     to.mkdir(parents=True)
     for path in _sources(course, module):
         shutil.copyfile(path, to / path.name)
@@ -69,9 +77,7 @@ def copy(to: Path, module: str) -> Folder:
 
 def new(name: str, made_from: str, where: Path) -> Folder:
     """Write a module as the course's one, with the parts to fill in left out, into a new folder."""
-    course = folder()
-    if made_from not in course.modules:
-        raise KmodError(f"the course has no module {made_from}; it has {', '.join(course.modules)}")
+    course = _with(made_from)
     if not _NAME.fullmatch(name):
         raise KmodError(f"{name!r} is no name of a module: small letters, digits and _, a letter first")
     if name != made_from and name in {path.stem for path in _sources(course, made_from)}:

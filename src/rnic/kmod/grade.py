@@ -23,6 +23,7 @@ from rnic.kmod.steps import PASSED, Outcome, Report, Step
 from rnic.vm import MachineError
 
 DEVICES = ("rxe", "siw")
+SECONDS = 120.0  # longer than the modules of the course wait for anything, which is 60 s for an answer
 NOT_JUDGED = (
     "memory that is allocated once and never freed, since this kernel has no kmemleak; "
     "a leak that grows with each message is found",

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rnic.kmod import build
 from rnic.kmod.errors import KmodError
 from rnic.vm import Machine, MachineError, Result, running
 from rnic.vm.console import excerpt
@@ -26,10 +25,6 @@ class Place(ABC):
     """Where modules are loaded."""
 
     name = "this computer"
-
-    @abstractmethod
-    def target(self) -> build.Target:
-        """The kernel that modules are built for."""
 
     @abstractmethod
     def run(self, command: str, timeout: float = SECONDS) -> Result:
@@ -66,10 +61,6 @@ class Here(Place):
         if os.geteuid() != 0:
             raise KmodError("only root may load modules here: use sudo, or leave out --here")
 
-    def target(self) -> build.Target:
-        """The kernel that runs."""
-        return build.for_here()
-
     def run(self, command: str, timeout: float = SECONDS) -> Result:
         """By the shell, in English."""
         try:
@@ -96,10 +87,6 @@ class Box(Place):
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.name = machine.name
-
-    def target(self) -> build.Target:
-        """The kernel that all machines have."""
-        return build.for_machine()
 
     def run(self, command: str, timeout: float = SECONDS) -> Result:
         """In the machine; one that dies is a MachineError."""

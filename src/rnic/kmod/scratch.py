@@ -36,7 +36,9 @@ def scratch() -> Iterator[Path]:
         text=True,
         start_new_session=True,  # Ctrl-C is for this process
     ) as guard:
-        assert guard.stdin and guard.stdout and guard.stderr
+        assert guard.stdin
+        assert guard.stdout
+        assert guard.stderr
         made = guard.stdout.readline().rstrip("\n")
         if not made:
             raise KmodError(f"no folder to build the module in: {guard.stderr.read().strip()}")
