@@ -159,6 +159,14 @@ class Machine:
 
     # ------------------------------------------------------------ what it is
 
+    def __repr__(self) -> str:
+        """Such as <Machine box: up, rxe0 siw0 at 10.77.0.2>."""
+        if "_client" not in self.__dict__:
+            return "<Machine: not started>"
+        facts = self._client.facts
+        where = [f"{' '.join(facts['devices'])} at {facts['ip']}"] if facts.get("devices") else []
+        return f"<Machine {self.name}: {', '.join([self.state, *filter(None, [self.why]), *where])}>"
+
     @property
     def name(self) -> str:
         """By which `rnic vm` finds it."""
