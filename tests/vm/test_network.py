@@ -163,7 +163,7 @@ def test_nothing_stays_when_all_keepers_are_killed(machines: Path) -> None:
 def test_a_network_has_one_mtu() -> None:
     with Machine("one", network="lab", mtu=4200) as one:
         assert "mtu 4200" in one.check("ip link show rnicvm")
-        with pytest.raises(MachineError, match=r"the network lab has an MTU of 4200.*not of 1500"):
+        with pytest.raises(MachineError, match="network lab, in which one is, has an MTU of 4200, not of 1500"):
             Machine("two", network="lab")
 
 
@@ -197,6 +197,13 @@ def test_the_command(capfd: pytest.CaptureFixture[str]) -> None:
         for name, ip in ("one", "10.77.0.2"), ("two", "10.77.0.3"):
             assert run(["vm", "up", name, "--network", "lab"]) == 0
             assert f"rxe0 at {ip}; this computer is 10.77.0.1 on rnicvm" in capfd.readouterr().out
+        assert run(["vm", "list"]) == 0
+        rows = [line.split() for line in capfd.readouterr().out.splitlines()]
+        assert [row[3:6] for row in rows] == [
+            ["address", "interface", "network"],
+            ["10.77.0.2", "rnicvm", "lab"],
+            ["10.77.0.3", "rnicvm", "lab"],
+        ]
         command = [sys.executable, "-m", "rnic", "vm", "exec", "-n", "two", "--", "ip", "-o", "link"]
         seen = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE).stdout
         assert all(f"{device}:" in seen for device in ("rnicvm", "rnicvm0", "rnicvm1"))

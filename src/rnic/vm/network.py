@@ -60,7 +60,7 @@ def _enter(name: str, mtu: int) -> bool:
                 continue
             if int(its_mtu) != mtu:
                 raise RuntimeError(
-                    f"the network {name} has an MTU of {its_mtu} since {folder.name} started, not of {mtu}: "
+                    f"the network {name}, in which {folder.name} is, has an MTU of {its_mtu}, not of {mtu}: "
                     f"use {its_mtu}, or another network"
                 )
             namespace.enter(_keeper(folder))

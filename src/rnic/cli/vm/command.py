@@ -255,13 +255,14 @@ def list_machines(as_json: bool) -> None:
             " ".join(one.get("devices", ())),
             str(one.get("ip", "")),
             str(one.get("netdev", "")),
+            str(one.get("network", "")),
             str(one.get("accelerator", "")),
             str(one["why"]),
         )
         for one in found
     ]
     if rows:
-        headings = ("name", "state", "devices", "address", "interface", "accelerator", "")
+        headings = ("name", "state", "devices", "address", "interface", "network", "accelerator", "")
         screen.table(Console(), headings, rows)
 
 
