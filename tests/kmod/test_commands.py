@@ -178,9 +178,12 @@ def test_loading_here_takes_root_and_headers(
 ) -> None:
     (module(here, "mine") / "mine.ko").unlink()
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert "only root may load modules here: use sudo" in failed(["load", "mine", "--here"], capsys)
+    for words in ["load", "mine"], ["unload", "mine"], ["log"]:
+        said = failed([*words, "--here"], capsys)
+        assert "only root may use this computer's kernel: use sudo, or leave out --here" in said
     monkeypatch.setattr(os, "uname", lambda: os.uname_result(("Linux", "here", "0.0-none", "", "x86_64")))
-    assert "apt-get install linux-headers-0.0-none" in failed(["build", "mine", "--here"], capsys)
+    said = failed(["build", "mine", "--here"], capsys)
+    assert "apt-get install linux-headers-0.0-none; or leave out --here" in said
     assert run(["kmod", "load", "mine", "--here", "-n", "box"]) == 2
 
 

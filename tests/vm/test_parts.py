@@ -241,6 +241,9 @@ def test_tools_find_the_kernel_where_a_system_has_it(tmp_path: Path) -> None:
     assert (links / f"usr/lib/modules/{release}").readlink() == tmp_path / f"lib/modules/{release}"
     assert (links / "usr/lib/linux-kbuild-6.1").readlink() == tmp_path / "usr/lib/linux-kbuild-6.1"
     assert (links / f"usr/src/linux-headers-{release}").exists()
+    moved = tmp_path.rename(tmp_path.with_name("moved"))
+    links = tools.links(debian._replace(top=moved))
+    assert (links / "usr/lib/linux-kbuild-6.1").readlink() == moved / "usr/lib/linux-kbuild-6.1"
 
 
 @pytest.mark.usefixtures("computer")

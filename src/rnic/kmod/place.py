@@ -59,7 +59,7 @@ class Here(Place):
 
     def __init__(self) -> None:
         if os.geteuid() != 0:
-            raise KmodError("only root may load modules here: use sudo, or leave out --here")
+            raise KmodError("only root may use this computer's kernel: use sudo, or leave out --here")
 
     def run(self, command: str, timeout: float = SECONDS) -> Result:
         """By the shell, in English."""
