@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 
-from rnic.vm import MachineError, console, copy, extras, host, kernel, paths, tools
+from rnic.vm import MachineError, console, copy, extras, host, images, kernel, paths, tools
 from rnic.vm.console import Console, Follower
 from rnic.vm.cpio import Archive
 from rnic.vm.lines import LONGEST, BrokenLineError, Lines
@@ -229,6 +229,14 @@ def test_packages_are_laid_over_what_is_there(tmp_path: Path) -> None:
     script = extras.script([folder, lower])
     assert f"lowerdir='{tmp_path}/it'\"'\"'s/usr':{lower}/usr:/usr /usr" in script
     assert "/etc" not in script
+
+
+def test_nothing_stays_of_a_download_that_was_killed(computer: Path) -> None:
+    cache = computer / "cache/rnic/vm"
+    (cache / "tmpabc/unpacked").mkdir(parents=True)
+    before = {path.name for path in cache.iterdir()}
+    images.prepare()
+    assert {path.name for path in cache.iterdir()} ^ before == {"tmpabc", "lock"}
 
 
 def test_tools_find_the_kernel_where_a_system_has_it(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ the modules that every machine needs; all else the machine reads from this compu
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,6 +96,8 @@ def _locked(top: Path) -> Iterator[Path]:
         raise MachineError(f"no place for the kernel of machines: {why}") from None
     with file:  # two machines must not fill it at once
         lock.take(file.fileno(), path, PATIENCE, log)
+        for left in top.glob(f"{tempfile.gettempprefix()}*"):  # by a process that was killed
+            shutil.rmtree(left, ignore_errors=True)
         yield top
 
 
