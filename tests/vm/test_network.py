@@ -163,7 +163,9 @@ def test_nothing_stays_when_all_keepers_are_killed(machines: Path) -> None:
 def test_a_network_has_one_mtu() -> None:
     with Machine("one", network="lab", mtu=4200) as one:
         assert "mtu 4200" in one.check("ip link show rnicvm")
-        with pytest.raises(MachineError, match="network lab, in which one is, has an MTU of 4200, not of 1500"):
+        with pytest.raises(
+            MachineError, match="network lab, in which one is, has an MTU of 4200, not of 1500"
+        ):
             Machine("two", network="lab")
 
 

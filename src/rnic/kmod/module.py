@@ -96,15 +96,17 @@ class Module:
         It is built if its sources have changed. A machine that does not run is started, and one that has
         died or whose kernel has oopsed is started again; it runs on.
         """
+        name = self.name  # whatever is wrong with it is told before a machine starts
         with _opened(machine, here=here, say=say, start=True) as there:
             if not self.is_built and (warnings := self.build(here=here)):
-                say(f"{self.name} compiles with warnings\n{warnings}")
-            return loading.load(there, self._folder, self.name, parameters)
+                say(f"{name} compiles with warnings\n{warnings}")
+            return loading.load(there, self._folder, name, parameters)
 
     def unload(self, *, machine: str = "", here: bool = False, say: Say = _silent) -> str:
         """Unload it, and the modules of the folder that it needed; what the kernel said."""
+        name = self.name
         with _opened(machine, here=here, say=say) as there:
-            return loading.unload(there, self._folder, self.name)
+            return loading.unload(there, self._folder, name)
 
     def grade(
         self,

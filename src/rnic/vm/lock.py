@@ -52,7 +52,6 @@ def _is_taken(fd: int) -> bool:
 
 def _holder(fd: int) -> str:
     """In words. The kernel lists locks by device and inode; some file systems say another device there."""
-    found = re.findall(
-        rf"^\d+: FLOCK .* (\d+) \S+:{os.fstat(fd).st_ino} ", Path("/proc/locks").read_text(), re.MULTILINE
-    )
+    listed = Path("/proc/locks").read_text() if Path("/proc/locks").exists() else ""
+    found = re.findall(rf"^\d+: FLOCK .* (\d+) \S+:{os.fstat(fd).st_ino} ", listed, re.MULTILINE)
     return f"process {found[0]}" if found else "another process"
