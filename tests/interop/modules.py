@@ -19,14 +19,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from rnic.kmod.log import trouble
 from rnic.vm import Machine, images, kernel
 
 SOURCE = Path(__file__).resolve().parents[2] / "examples/kernel"
 OUTPUT = {"*.ko", "*.o", "*.mod*", ".*.cmd", ".*.o.d", "Module.symvers", "modules.order", "__pycache__"}
-# What the kernel prints of itself when something is wrong with it.
-SPLAT = re.compile(
-    r"BUG:|WARNING:|Oops|general protection|kernel panic|INFO: task .* blocked|refcount_t|UBSAN"
-)
 
 
 @functools.cache
@@ -79,8 +76,7 @@ class Box:
 
     def splat(self) -> str:
         """Where the kernel says in its log that something is wrong with it; "" if it does not."""
-        found = SPLAT.search(self.log())
-        return found[0] if found else ""
+        return trouble(self.log())
 
     def log(self) -> str:
         """What the kernel has printed."""

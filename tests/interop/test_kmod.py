@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kmod.wrong import WRONG
-from rnic.kmod import course
+from rnic.kmod import Module, course
 from rnic.kmod.grade import Built, built, rounds
 from rnic.kmod.machines import Machines
 from rnic.kmod.steps import NEEDS, Report, Step
@@ -80,6 +80,37 @@ def test_the_turn_of_who_writes_a_module(tmp_path: Path, monkeypatch: pytest.Mon
     graded = json.loads(checked("grade", "mine", "-n", "box", "--json"))
     assert (graded["from"], graded["passed"]) == ("hello", True)
     assert "it is not loaded" in kmod("unload", "mine").stderr
+
+
+def test_the_example_in_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs/kmod.md").read_text()
+    (example,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    exec(example, {})
+    first, *others = capsys.readouterr().out.splitlines()
+    assert "'client'" in first
+    assert "no warning" in others
+    assert [re.sub(r"^\[.*?\] ", "", line) for line in others[-3:]] == [
+        "mine: hello, you",
+        "mine: goodbye, you",
+        " True {}",
+    ]
+
+
+def test_a_module_needs_one_with_a_hyphen_in_its_name(tmp_path: Path) -> None:
+    folder = course.copy(tmp_path / "course", "user").path
+    for name in "user", "base":
+        (folder / f"{name}.c").rename(folder / f"my-{name}.c")
+    (folder / "Kbuild").write_text("obj-m += my-user.o my-base.o\n")
+    user = Module(folder, "my-user")
+    assert "my_user: base counts" in user.load()
+    with Machine.attach("box") as machine:
+        machine.check("rmmod my_user")
+        assert "my_user: base counts" in user.load()  # when my-base is there already
+        user.unload()
+        assert machine.run("grep my_ /proc/modules").out == ""
 
 
 def test_an_oops_is_told_and_the_machine_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,21 +6,25 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from rnic.cli.kmod import command
 from rnic.cli.main import run
-from rnic.kmod import KmodError, build, course, loading, place
+from rnic.kmod import KmodError, Module, build, course, lessons, loading, place
+from rnic.kmod import module as modules
 from rnic.kmod.folder import Folder
 from rnic.kmod.grade import built
 from rnic.kmod.steps import PASSED
 from rnic.vm import Machine, MachineError, Result, kernel, running, siw
+from rnic.vm.host import CommandError
 from vm.conftest import DIE, furnish, need_tap
+from waiting import until
 
 Captured = pytest.CaptureFixture[str]
 
@@ -85,14 +89,20 @@ def test_a_new_module_is_told_file_by_file(capsys: Captured) -> None:
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("command", ["build", "load", "unload", "grade", "test"])
 def test_a_folder_that_is_none_is_told(command: str, capsys: Captured) -> None:
-    assert failed([command, "none"], capsys).startswith("rnic: none: no such folder")
+    said = failed([command, "none"], capsys)
+    if command == "test":
+        assert said.startswith(
+            "rnic: none is no module of the course, which rnic kmod list shows, and no folder"
+        )
+    else:
+        assert said.startswith("rnic: none: no such folder; rnic kmod new makes one")
     assert "has no Kbuild" in failed([command, "."], capsys)
 
 
 def test_a_module_of_nothing_in_the_course_is_said_to_be_tested_for_little(
     here: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "grading", lambda *_: [])
+    monkeypatch.setattr(modules, "grade", lambda *_: [])
     module(here, "mine")
     assert run(["kmod", "test", "mine"]) == 0
     assert "mine is not made from a module of the course: only" in capsys.readouterr().err
@@ -130,15 +140,95 @@ def test_what_is_no_file_is_not_copied_for_a_test(here: Path, monkeypatch: pytes
     assert {path.name for path in (here / "copy").iterdir()} == {"Kbuild"}
 
 
+KILLED_WHILE_IT_BUILDS = """
+import os, signal, sys
+from rnic.cli.main import run
+from rnic.kmod import build
+
+def make(source):
+    print(source, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+build.for_machine = lambda: build.Target("", make)
+run(["kmod", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.parametrize("words", [["grade", "mine"], ["test", "hello"]])
+def test_nothing_stays_of_a_test_that_is_killed(words: list[str], here: Path) -> None:
+    module(here, "mine")
+    (here / "tmp").mkdir()
+    command = [sys.executable, "-c", KILLED_WHILE_IT_BUILDS, *words]
+    killed = subprocess.run(command, env=os.environ | {"TMPDIR": str(here / "tmp")}, stdout=subprocess.PIPE)
+    assert killed.returncode == -signal.SIGKILL
+    assert killed.stdout.decode().startswith(str(here / "tmp"))
+    until(lambda: not [*(here / "tmp").iterdir()], "the end of its folders")
+
+
+def test_a_computer_without_room_for_a_test_is_told(
+    here: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(here / "none"))
+    module(here, "mine")
+    assert "no folder to build the module in: " in failed(["grade", "mine"], capsys)
+
+
 def test_loading_here_takes_root_and_headers(
     here: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (module(here, "mine") / "mine.ko").unlink()
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert "only root may load modules here: use sudo" in failed(["load", "mine", "--here"], capsys)
+    for words in ["load", "mine"], ["unload", "mine"], ["log"]:
+        said = failed([*words, "--here"], capsys)
+        assert "only root may use this computer's kernel: use sudo, or leave out --here" in said
     monkeypatch.setattr(os, "uname", lambda: os.uname_result(("Linux", "here", "0.0-none", "", "x86_64")))
-    assert "apt-get install linux-headers-0.0-none" in failed(["build", "mine", "--here"], capsys)
+    said = failed(["build", "mine", "--here"], capsys)
+    assert "apt-get install linux-headers-0.0-none; or leave out --here" in said
     assert run(["kmod", "load", "mine", "--here", "-n", "box"]) == 2
+
+
+# ---------------------------------------------------------------- as programs see it
+
+
+def test_a_module_is_an_object(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "client" in [lesson.name for lesson in lessons()]
+    mine = Module.new("mine", made_from="client")
+    assert repr(mine) == repr(Module("mine")) == f"Module('{here}/mine', '')"
+    assert (mine.name, mine.made_from, mine.path) == ("mine", "client", here / "mine")
+    assert (mine.files, mine.is_built) == ([here / "mine/mine.ko"], False)
+
+    def make(source: Path) -> str:
+        (source / "mine.ko").touch()
+        return "mine.c:3:5: warning: unused variable 'x'"
+
+    monkeypatch.setattr(build, "for_machine", lambda: build.Target("", make))
+    assert mine.build() == "mine.c:3:5: warning: unused variable 'x'"
+    assert mine.is_built
+
+
+def test_a_module_that_does_not_build_is_an_error(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(_: Path) -> str:
+        raise CommandError("make: exit 2\nmine.c:3:5: error: expected ';'")
+
+    monkeypatch.setattr(build, "for_machine", lambda: build.Target("", make))
+    with pytest.raises(KmodError, match=r"mine does not build\nmine.c:3:5: error: expected ';'"):
+        Module.new("mine", folder=here / "mine").build()
+
+
+def test_a_module_of_several_is_named_when_it_must_be(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(place, "ready", lambda *_: pytest.fail("no machine is started for that"))
+    Module.of_course("user", here / "copy")
+    (here / "copy/Kbuild").write_text("obj-m += user.o base.o\n")
+    assert [file.name for file in Module("copy").files] == ["user.ko", "base.ko"]
+    with pytest.raises(KmodError, match="several modules"):
+        Module("copy").load()
+    assert Module("copy", "base").name == "base"
+    with pytest.raises(KmodError, match="has no module none"):
+        Module("copy", "none")
+    with pytest.raises(KmodError, match="the course has no module none"):
+        Module.of_course("none", here / "none")
+    with pytest.raises(ValueError, match="'roce' is no transport of a module: rxe, siw"):
+        Module("copy", "base").grade(transports=("roce",))
 
 
 # ---------------------------------------------------------------- machines
@@ -200,6 +290,39 @@ class Stand(place.Here):
         self.commands.append(command)
         program = command.partition(" ")[0]
         return Result(*self.says.get(program, (0, "")))
+
+
+class Kernel(place.Here):
+    """A place that knows which modules are loaded, by the names that a kernel gives them."""
+
+    def __init__(self) -> None:
+        self.modules: list[str] = []
+
+    def run(self, command: str, timeout: float = 60) -> Result:  # noqa: ARG002
+        program, *words = command.split()
+        if program == "insmod":
+            self.modules.append(Path(words[0]).stem.replace("-", "_"))
+        elif program == "rmmod":
+            self.modules.remove(words[0].replace("-", "_"))
+        elif program == "test":
+            _, needed, _, *user = Path(words[1]).relative_to("/sys").parts
+            return Result(0 if {needed, *user} <= {*self.modules} and needed not in user else 1, "")
+        return Result(0, "")
+
+
+def test_a_module_that_needs_one_with_a_hyphen(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs = {"my-user.ko": "my-base,ib_core", "my-base.ko": ""}
+    monkeypatch.setattr(loading, "sh", lambda *words: needs[words[-1].name])
+    module(here, "my-user")
+    (here / "my-user/Kbuild").write_text("obj-m += my-user.o my-base.o\n")
+    folder = Folder(here / "my-user")
+    kernel = Kernel()
+    loading.load(kernel, folder, "my-user")
+    kernel.modules.remove("my_user")
+    loading.load(kernel, folder, "my-user")  # when my-base is there already
+    assert kernel.modules == ["my_base", "my_user"]
+    loading.unload(kernel, folder, "my-user")
+    assert kernel.modules == []
 
 
 @pytest.mark.parametrize(

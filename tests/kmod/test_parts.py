@@ -15,13 +15,13 @@ from typing import Any, cast
 import pytest
 
 from kmod.wrong import WRONG
-from rnic.cli.kmod.command import SECONDS
 from rnic.kmod import KmodError, course, loading, log, skeleton
 from rnic.kmod.build import complaints
 from rnic.kmod.folder import Folder
-from rnic.kmod.grade import Built, Round, rounds
+from rnic.kmod.grade import SECONDS, Built, Round, rounds
 from rnic.kmod.roles import Client, Listener, Role, WrongError
 from rnic.kmod.steps import NEEDS, PASSED, Report, Step
+from rnic.kmod.taken import is_taken, names
 from rnic.vm import Result
 
 # ---------------------------------------------------------------- folders
@@ -192,6 +192,8 @@ def test_a_new_module_has_all_files_that_its_sources_want(lesson: str, tmp_path:
         ("mine", "none", "the course has no module none; it has hello"),
         ("Mine", "hello", "'Mine' is no name of a module"),
         ("../mine", "hello", "is no name of a module"),
+        ("ib_core", "hello", "the kernel has a module ib_core of its own: give the module another name"),
+        ("siw", "hello", "the kernel has a module siw of its own"),
         ("base", "user", "user is made of base.c among others"),
         ("agent", "listener", "listener is made of agent.c among others"),
     ],
@@ -199,6 +201,21 @@ def test_a_new_module_has_all_files_that_its_sources_want(lesson: str, tmp_path:
 def test_a_new_module_that_cannot_be_is_told(name: str, made_from: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(KmodError, match=says):
         course.new(name, made_from, tmp_path / "mine")
+
+
+def test_the_names_of_a_kernels_modules_are_known_when_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    kernel = tmp_path / "rnic/vm/kernel/lib/modules/6.1.0-0-fake"
+    kernel.mkdir(parents=True)
+    assert not is_taken("snd_pcm")
+    (kernel / "modules.order").write_text("kernel/fs/ext4/ext4.ko\nkernel/sound/core/snd-pcm.ko.xz\n")
+    (kernel / "modules.builtin.modinfo").write_bytes(
+        b"loop.license=GPL\0loop.file=drivers/block/loop\0tcp-x.a=b.c"
+    )
+    assert names(kernel) == {"ext4", "snd_pcm", "loop", "tcp_x"}
+    assert is_taken("snd_pcm")
 
 
 def test_nothing_is_written_over(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -123,6 +124,23 @@ def test_log(capfd: Captured) -> None:
 
 
 @alone
+@pytest.mark.parametrize("words", [["box"], ["-n", "box"], ["box", "-n", "box"]])
+def test_a_machine_is_named_with_and_without_an_option(words: list[str], capfd: Captured) -> None:
+    assert run(["vm", "log", *words]) == 0
+    assert "the machine's console" in capfd.readouterr().out
+    assert rnic("sh", *words, input=b"echo here\n").stdout == b"here\n"
+    assert run(["vm", "up", *words]) == 1
+    assert "box runs already" in capfd.readouterr().err
+
+
+@alone
+def test_two_names_are_refused(capfd: Captured) -> None:
+    for command in ("up", "down", "log", "sh"):
+        assert run(["vm", command, "box", "-n", "other"]) == 2
+        assert "two machines are named: box and other" in capfd.readouterr().err
+
+
+@alone
 def test_a_second_up(capfd: Captured) -> None:
     assert run(["vm", "up"]) == 1
     assert capfd.readouterr().err == "rnic: box runs already: rnic vm down box ends it\n"
@@ -232,7 +250,9 @@ def test_several_machines_have_names(capfd: Captured) -> None:
     assert run(["vm", "up", "two", "--cpus", "2", "--mtu", "9000"]) == 0
     capfd.readouterr()
     assert run(["vm", "run", "true"]) == 125
-    assert capfd.readouterr().err == "rnic: several machines run, name one: one, two\n"
+    assert capfd.readouterr().err == "rnic: several machines run, name one with -n NAME: one, two\n"
+    assert run(["vm", "log"]) == 125
+    assert "-n NAME: one, two" in capfd.readouterr().err
     assert run(["vm", "run", "-n", "two", "echo here"]) == 0
     assert capfd.readouterr().out == "here\n"
     with Machine.attach("one") as one, Machine.attach("two") as two:
@@ -284,3 +304,34 @@ def test_what_is_missing_is_named(tap: Path, monkeypatch: pytest.MonkeyPatch, ca
     (tap / "programs/qemu-system-x86_64").unlink()
     assert run(["vm", "up"]) == 1
     assert "qemu-system-x86" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("variable", "says"),
+    [
+        ("XDG_CACHE_HOME", "no place for the kernel of machines: {}/rnic: No such file or directory"),
+        ("XDG_RUNTIME_DIR", "no place for the files of a machine: {}/rnic: No such file or directory"),
+    ],
+)
+@pytest.mark.usefixtures("tap")
+def test_a_folder_that_holds_no_files_is_told(
+    variable: str, says: str, monkeypatch: pytest.MonkeyPatch, capfd: Captured
+) -> None:
+    monkeypatch.setenv(variable, "/proc")  # where nothing can be made, also by root
+    assert run(["vm", "up"]) == 1
+    assert capfd.readouterr().err == f"rnic: {says.format('/proc')}; {variable} chooses another folder\n"
+    assert run(["vm", "list"]) == 0
+
+
+def test_a_folder_of_machines_that_cannot_be_read_is_told(
+    computer: Path, monkeypatch: pytest.MonkeyPatch, capfd: Captured
+) -> None:
+    def refuse(_: Path) -> Iterator[Path]:
+        raise PermissionError(errno.EACCES, "Permission denied", str(computer))
+
+    (computer / "run/rnic/vm").mkdir(parents=True)
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    assert run(["vm", "list"]) == 1
+    assert capfd.readouterr().err == (
+        f"rnic: {computer}: Permission denied; XDG_RUNTIME_DIR chooses another folder\n"
+    )

@@ -39,6 +39,22 @@ def test_two_of_one_name(machine: Machine) -> None:
     assert machine.run("true").rc == 0
 
 
+def test_a_machine_and_its_jobs_say_what_they_are(machine: Machine) -> None:
+    assert repr(machine) == f"<Machine box: up, rxe0 at {machine.ip}>"
+    job = machine.spawn("exec sleep 1000")
+    assert repr(job) == "<Job 'exec sleep 1000' in box: runs>"
+    job.kill()
+    job.wait()
+    assert repr(job) == "<Job 'exec sleep 1000' in box: signal 9>"
+    job = machine.spawn("exit 3")
+    job.wait()
+    assert repr(job) == "<Job 'exit 3' in box: exit 3>"
+    with pytest.raises(MachineError):
+        machine.run(DIE)
+    assert repr(machine).startswith("<Machine box: dead, Kernel panic - not syncing: enough, rxe0 at ")
+    assert repr(Machine.__new__(Machine)) == "<Machine: not started>"
+
+
 def test_a_transport_that_is_none() -> None:
     with pytest.raises(ValueError, match="'roce' is no transport of a machine: rxe, siw, both"):
         Machine(transport="roce")

@@ -3,18 +3,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from rnic.cli.main import run
-from rnic.vm import Machine, MachineError, network
+from rnic.vm import Machine, MachineError, lock, network
 from vm.conftest import is_there
 from waiting import PATIENCE, until
 
@@ -109,6 +112,45 @@ def test_machines_that_start_at_once_are_in_one_network() -> None:
             machine.close()
 
 
+@pytest.fixture
+def held(machines: Path) -> Iterator[Callable[[], None]]:
+    """The lock of networks, which this process has until it calls that."""
+    machines.mkdir(parents=True)
+    with ExitStack() as held:
+        fd = os.open(machines, os.O_RDONLY)
+        held.callback(os.close, fd)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield held.close
+
+
+@pytest.mark.parametrize("end", ["release", "ctrl-c", "kill"])
+def test_one_that_waits_for_another_process_says_so(
+    machines: Path, held: Callable[[], None], end: str
+) -> None:
+    command = [sys.executable, "-m", "rnic", "vm", "up", "one", "--network", "lab"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as up:
+        assert up.stderr
+        said = up.stderr.readline()
+        assert said == f"rnic vm: waiting for process {os.getpid()}, which holds the lock on {machines}\n"
+        if end == "release":
+            held()
+            assert up.wait(PATIENCE) == 0
+            assert run(["vm", "down"]) == 0
+        else:
+            up.send_signal(signal.SIGINT if end == "ctrl-c" else signal.SIGKILL)
+            up.wait(PATIENCE)
+            until(lambda: not [*machines.iterdir()], "the end of its keeper")
+
+
+@pytest.mark.usefixtures("held")
+def test_one_waits_for_another_process_for_a_while_only(machines: Path) -> None:
+    fd = os.open(machines, os.O_RDONLY)
+    wanted = f"process {os.getpid()} has held the lock on {machines} for 0.01 s: end it"
+    with pytest.raises(MachineError, match=wanted):
+        lock.take(fd, machines, 0.01, pytest.fail)
+    os.close(fd)
+
+
 def test_nothing_stays_when_all_keepers_are_killed(machines: Path) -> None:
     with Machine("one", network="lab") as one, Machine("two", network="lab") as two:
         pids = [machine.facts[name] for machine in (one, two) for name in ("keeper", "warden", "qemu")]
@@ -122,7 +164,9 @@ def test_nothing_stays_when_all_keepers_are_killed(machines: Path) -> None:
 def test_a_network_has_one_mtu() -> None:
     with Machine("one", network="lab", mtu=4200) as one:
         assert "mtu 4200" in one.check("ip link show rnicvm")
-        with pytest.raises(MachineError, match=r"the network lab has an MTU of 4200.*not of 1500"):
+        with pytest.raises(
+            MachineError, match="network lab, in which one is, has an MTU of 4200, not of 1500"
+        ):
             Machine("two", network="lab")
 
 
@@ -156,6 +200,13 @@ def test_the_command(capfd: pytest.CaptureFixture[str]) -> None:
         for name, ip in ("one", "10.77.0.2"), ("two", "10.77.0.3"):
             assert run(["vm", "up", name, "--network", "lab"]) == 0
             assert f"rxe0 at {ip}; this computer is 10.77.0.1 on rnicvm" in capfd.readouterr().out
+        assert run(["vm", "list"]) == 0
+        rows = [line.split() for line in capfd.readouterr().out.splitlines()]
+        assert [row[3:6] for row in rows] == [
+            ["address", "interface", "network"],
+            ["10.77.0.2", "rnicvm", "lab"],
+            ["10.77.0.3", "rnicvm", "lab"],
+        ]
         command = [sys.executable, "-m", "rnic", "vm", "exec", "-n", "two", "--", "ip", "-o", "link"]
         seen = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE).stdout
         assert all(f"{device}:" in seen for device in ("rnicvm", "rnicvm0", "rnicvm1"))

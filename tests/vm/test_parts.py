@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 
-from rnic.vm import MachineError, console, copy, extras, host, kernel, paths, tools
+from rnic.vm import MachineError, console, copy, extras, host, images, kernel, paths, tools
 from rnic.vm.console import Console, Follower
 from rnic.vm.cpio import Archive
 from rnic.vm.lines import LONGEST, BrokenLineError, Lines
@@ -231,6 +231,14 @@ def test_packages_are_laid_over_what_is_there(tmp_path: Path) -> None:
     assert "/etc" not in script
 
 
+def test_nothing_stays_of_a_download_that_was_killed(computer: Path) -> None:
+    cache = computer / "cache/rnic/vm"
+    (cache / "tmpabc/unpacked").mkdir(parents=True)
+    before = {path.name for path in cache.iterdir()}
+    images.prepare()
+    assert {path.name for path in cache.iterdir()} ^ before == {"tmpabc", "lock"}
+
+
 def test_tools_find_the_kernel_where_a_system_has_it(tmp_path: Path) -> None:
     release = "6.1.0-0-amd64"
     debian = kernel.Kernel(tmp_path, release, "1")
@@ -241,6 +249,9 @@ def test_tools_find_the_kernel_where_a_system_has_it(tmp_path: Path) -> None:
     assert (links / f"usr/lib/modules/{release}").readlink() == tmp_path / f"lib/modules/{release}"
     assert (links / "usr/lib/linux-kbuild-6.1").readlink() == tmp_path / "usr/lib/linux-kbuild-6.1"
     assert (links / f"usr/src/linux-headers-{release}").exists()
+    moved = tmp_path.rename(tmp_path.with_name("moved"))
+    links = tools.links(debian._replace(top=moved))
+    assert (links / "usr/lib/linux-kbuild-6.1").readlink() == moved / "usr/lib/linux-kbuild-6.1"
 
 
 @pytest.mark.usefixtures("computer")

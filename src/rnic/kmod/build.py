@@ -53,7 +53,7 @@ def for_here() -> Target:
     if not (headers / "Makefile").exists():
         raise KmodError(
             f"{headers} is not there: this kernel's headers are missing; "
-            f"on Debian apt-get install linux-headers-{release}"
+            f"on Debian apt-get install linux-headers-{release}; or leave out --here"
         )
     return Target(release, lambda source: sh("make", "-C", headers, f"M={source}", "W=1", "modules"))
 

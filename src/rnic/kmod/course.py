@@ -12,6 +12,7 @@ from typing import NamedTuple
 from rnic.kmod import skeleton
 from rnic.kmod.errors import KmodError
 from rnic.kmod.folder import Folder
+from rnic.kmod.taken import is_taken
 
 # What is copied beside a module's own sources: the programs that speak to it, and what these import.
 PEERS = {
@@ -56,9 +57,17 @@ def _sources(course: Folder, name: str) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
+def _with(module: str) -> Folder:
+    """The course's files, among which that module must be."""
+    course = folder()
+    if module not in course.modules:
+        raise KmodError(f"the course has no module {module}; it has {', '.join(course.modules)}")
+    return course
+
+
 def copy(to: Path, module: str) -> Folder:
     """A module of it as it is, in a folder of its own."""
-    course = folder()
+    course = _with(module)
     to.mkdir(parents=True)
     for path in _sources(course, module):
         shutil.copyfile(path, to / path.name)
@@ -68,13 +77,13 @@ def copy(to: Path, module: str) -> Folder:
 
 def new(name: str, made_from: str, where: Path) -> Folder:
     """Write a module as the course's one, with the parts to fill in left out, into a new folder."""
-    course = folder()
-    if made_from not in course.modules:
-        raise KmodError(f"the course has no module {made_from}; it has {', '.join(course.modules)}")
+    course = _with(made_from)
     if not _NAME.fullmatch(name):
         raise KmodError(f"{name!r} is no name of a module: small letters, digits and _, a letter first")
     if name != made_from and name in {path.stem for path in _sources(course, made_from)}:
         raise KmodError(f"{made_from} is made of {name}.c among others: give the module another name")
+    if is_taken(name):
+        raise KmodError(f"the kernel has a module {name} of its own: give the module another name")
     if where.exists():
         raise KmodError(f"{where} exists already: give the module another name, or remove it")
     files = _files(course, name, made_from)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -19,10 +18,12 @@ from rnic.kmod.kinds import role_of
 from rnic.kmod.machines import Machines
 from rnic.kmod.place import Box, died
 from rnic.kmod.roles import MANY, Role, WrongError
+from rnic.kmod.scratch import scratch
 from rnic.kmod.steps import PASSED, Outcome, Report, Step
 from rnic.vm import MachineError
 
 DEVICES = ("rxe", "siw")
+SECONDS = 120.0  # longer than the modules of the course wait for anything, which is 60 s for an answer
 NOT_JUDGED = (
     "memory that is allocated once and never freed, since this kernel has no kmemleak; "
     "a leak that grows with each message is found",
@@ -53,8 +54,8 @@ def grade(
     folder: Folder, module: str, machines: Machines, seconds: float, devices: tuple[str, ...] = DEVICES
 ) -> Iterator[Report]:
     """Test a module over each transport."""
-    with tempfile.TemporaryDirectory(prefix="rnic-kmod-") as top:
-        yield from rounds(built(folder, module, Path(top) / "module"), machines, seconds, devices)
+    with scratch() as top:
+        yield from rounds(built(folder, module, top / "module"), machines, seconds, devices)
 
 
 def built(folder: Folder, module: str, where: Path) -> Built:

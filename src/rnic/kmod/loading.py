@@ -41,11 +41,12 @@ def load(place: Place, folder: Folder, module: str, parameters: Sequence[str] = 
     """Load a module, after the kernel's own that it needs; what the kernel said."""
     place.check(log.mark(f"loading {module}"))
     file = shlex.quote(place.path(folder.file(module)))
-    needs = _needs(folder.file(module))
+    ours = {known_as(one): one for one in folder.modules}
+    needs = [known_as(needed) for needed in _needs(folder.file(module))]
     for needed in needs:
-        if needed in folder.modules and not is_loaded(place, needed):
-            load(place, folder, needed)
-    others = " ".join(needed for needed in needs if needed not in folder.modules)
+        if needed in ours and not is_loaded(place, needed):
+            load(place, folder, ours[needed])
+    others = " ".join(needed for needed in needs if needed not in ours)
     place.run(f"for name in {others}; do test -d /sys/module/$name || modprobe $name; done")
     words = " ".join(map(shlex.quote, parameters))
     return _do(place, f"insmod {file} {words}", f"{module} does not load", _LOADING)
@@ -60,14 +61,20 @@ def unload(place: Place, folder: Folder, module: str) -> str:
     return said
 
 
+def known_as(module: str) -> str:
+    """The kernel's name of a module whose file is called that."""
+    return module.replace("-", "_")
+
+
 def is_user(place: Place, module: str, needed: str) -> bool:
     """Whether a loaded module needs another one."""
-    return place.run(f"test -e /sys/module/{needed}/holders/{module}").rc == 0
+    holders = f"/sys/module/{known_as(needed)}/holders"
+    return place.run(f"test -e {holders}/{known_as(module)}").rc == 0
 
 
 def is_loaded(place: Place, module: str) -> bool:
     """Whether it is."""
-    return place.run(f"test -d /sys/module/{shlex.quote(module)}/holders").rc == 0
+    return place.run(f"test -d /sys/module/{known_as(module)}/holders").rc == 0
 
 
 def _needs(file: Path) -> list[str]:

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rnic.kmod import build
 from rnic.kmod.errors import KmodError
 from rnic.vm import Machine, MachineError, Result, running
 from rnic.vm.console import excerpt
@@ -26,10 +25,6 @@ class Place(ABC):
     """Where modules are loaded."""
 
     name = "this computer"
-
-    @abstractmethod
-    def target(self) -> build.Target:
-        """The kernel that modules are built for."""
 
     @abstractmethod
     def run(self, command: str, timeout: float = SECONDS) -> Result:
@@ -64,11 +59,7 @@ class Here(Place):
 
     def __init__(self) -> None:
         if os.geteuid() != 0:
-            raise KmodError("only root may load modules here: use sudo, or leave out --here")
-
-    def target(self) -> build.Target:
-        """The kernel that runs."""
-        return build.for_here()
+            raise KmodError("only root may use this computer's kernel: use sudo, or leave out --here")
 
     def run(self, command: str, timeout: float = SECONDS) -> Result:
         """By the shell, in English."""
@@ -97,10 +88,6 @@ class Box(Place):
         self.machine = machine
         self.name = machine.name
 
-    def target(self) -> build.Target:
-        """The kernel that all machines have."""
-        return build.for_machine()
-
     def run(self, command: str, timeout: float = SECONDS) -> Result:
         """In the machine; one that dies is a MachineError."""
         return self.machine.run(command, timeout)
@@ -117,7 +104,7 @@ def choose(name: str = "") -> str:
     if name or DEFAULT in found or not found:
         return name or DEFAULT
     if len(found) > 1:
-        raise KmodError(f"several machines run, name one with -n: {', '.join(found)}")
+        raise KmodError(f"several machines run, name one with -n NAME: {', '.join(found)}")
     return found[0]
 
 

@@ -15,7 +15,7 @@ keeper        the process that holds namespaces, tap device and QEMU (docs/rooms
 qemu, tap     what it holds; console: what the machine prints
 agent         the machine's end (runs inside it only)
 images        what it boots from; kernel, siw, apt, cpio: how that is made; extras, tools: what it has beside
-host          what this computer must have
+host          what this computer must have; lock: what processes take in turn
 """
 
 from rnic.vm.job import HungError, Job, MachineError, NoMachineError, Result

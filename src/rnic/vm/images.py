@@ -7,18 +7,20 @@ the modules that every machine needs; all else the machine reads from this compu
 
 from __future__ import annotations
 
-import fcntl
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from rnic.vm import extras, kernel, paths, siw, tools
+from rnic.vm import extras, kernel, lock, paths, siw, tools
 from rnic.vm.cpio import Archive
-from rnic.vm.host import BUSYBOX, search_path
+from rnic.vm.host import BUSYBOX, log, search_path
+from rnic.vm.job import MachineError
 from rnic.vm.kernel import Kernel
 
+PATIENCE = 3600.0  # seconds that another process may take to fill the cache, which may be a slow download
 MODULES = [
     *("virtio_pci", "virtio_console", "virtio_net", "9pnet_virtio", "9p"),
     *("crc32_generic", "crc32c_intel", "libcrc32c", "rdma_rxe", "rdma_ucm", "sch_netem"),
@@ -85,9 +87,17 @@ def recipe(release: str) -> str:
 
 @contextmanager
 def _locked(top: Path) -> Iterator[Path]:
-    top.mkdir(parents=True, exist_ok=True)
-    with (top / "lock").open("w") as lock:  # two machines must not fill it at once
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    path = top / "lock"
+    try:
+        top.mkdir(parents=True, exist_ok=True)
+        file = path.open("w")
+    except OSError as error:
+        why = paths.useless(error, "XDG_CACHE_HOME")
+        raise MachineError(f"no place for the kernel of machines: {why}") from None
+    with file:  # two machines must not fill it at once
+        lock.take(file.fileno(), path, PATIENCE, log)
+        for left in top.glob(f"{tempfile.gettempprefix()}*"):  # by a process that was killed
+            shutil.rmtree(left, ignore_errors=True)
         yield top
 
 

@@ -59,6 +59,11 @@ class Job:
         self._takers = {"out": hooks.output or keep, "err": hooks.errors or keep}
         self._under_way = 0  # bytes of input that the command has not taken yet
 
+    def __repr__(self) -> str:
+        """Such as <Job 'sleep 3' in box: exit 0>."""
+        ended = "runs" if self.rc is None else f"signal {-self.rc}" if self.rc < 0 else f"exit {self.rc}"
+        return f"<Job {self.command!r} in {self._client.name}: {ended}>"
+
     @property
     def out(self) -> str:
         """What it has printed until now, stdout and stderr; nothing, if somebody else takes that."""

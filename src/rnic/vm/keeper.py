@@ -31,7 +31,8 @@ import time
 from rnic.vm import namespace, tap
 from rnic.vm.console import Console, panic_in
 from rnic.vm.lines import BrokenLineError, Lines, Message
-from rnic.vm.paths import Folder
+from rnic.vm.network import Turn
+from rnic.vm.paths import Folder, useless
 from rnic.vm.qemu import Plan, Qemu
 
 PING = 2.0  # seconds between questions whether the agent lives
@@ -57,16 +58,18 @@ class Keeper:
         self.jobs: dict[int, tuple[Client | None, int]] = {}  # None: the client has gone
         self.numbers = itertools.count()
         self.ended = False
+        self.facts: Message = {}
         self.state, self.why = "starting", ""
         self.console = Console(folder.console)
         self.server = _listen(folder)
-        self.tap: tap.Tap | None = tap.make(plan.mtu, plan.network, folder)
+        turn = Turn(lambda why: self._set_state("starting", why), owner.receive)  # EOFError: it has gone
+        self.tap: tap.Tap | None = tap.make(plan.mtu, plan.network, folder, turn)
         self.accelerators = list(plan.accelerators)
         self.failures: list[str] = []
         self.qemu: Qemu | None = None
         self.since = self.next_ping = self.deadline = time.monotonic()
         self.unanswered = 0
-        self.facts: Message = {
+        self.facts = {
             "name": plan.name,
             "network": plan.network,
             "netdev": self.tap.netdev,
@@ -313,8 +316,13 @@ def _claim(folder: Folder) -> int | None:
 
 def main(plan: Plan, owner: socket.socket) -> None:
     """Be the warden, and have a keeper."""
-    folder = Folder.of(plan.name)
-    lock = _claim(folder)
+    try:
+        folder = Folder.of(plan.name)
+        lock = _claim(folder)
+    except OSError as error:
+        why = useless(error, "XDG_RUNTIME_DIR")
+        Lines(owner).send({"failed": f"no place for the files of a machine: {why}"})
+        return
     if lock is None:
         Lines(owner).send({"failed": f"a machine named {plan.name} runs already"})
         return

@@ -129,12 +129,17 @@ class Machine:
         return Client(ours, plan.name)
 
     def _boot(self, patience: float) -> None:
+        self._client.on_state = self._say_what_it_waits_for
         if self._client.wait_for(lambda: self.state == "setup", patience + 10):
             return
         raise MachineError(
             self._client.failure
             or f"the machine has not booted: {self.why or self.state}{self._client.last_words()}"
         )
+
+    def _say_what_it_waits_for(self) -> None:
+        if self.state == "starting" and self.why:
+            host.log(self.why)
 
     def _set_up(self, kinds: tuple[str, ...], mtu: int, made: images.Made) -> None:
         self.check(_NETWORK.format(mtu=mtu, ip=self.ip, ip6=self.ip6))
@@ -153,6 +158,14 @@ class Machine:
         self._client.wait_for(lambda: self.state == "up", 10)
 
     # ------------------------------------------------------------ what it is
+
+    def __repr__(self) -> str:
+        """Such as <Machine box: up, rxe0 siw0 at 10.77.0.2>."""
+        if "_client" not in self.__dict__:
+            return "<Machine: not started>"
+        facts = self._client.facts
+        where = [f"{' '.join(facts['devices'])} at {facts['ip']}"] if facts.get("devices") else []
+        return f"<Machine {self.name}: {', '.join([self.state, *filter(None, [self.why]), *where])}>"
 
     @property
     def name(self) -> str:

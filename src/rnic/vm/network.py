@@ -9,13 +9,13 @@ network says the file "network" in the machine's folder.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
-from rnic.vm import namespace
+from rnic.vm import lock, namespace
 from rnic.vm.client import keeper_of
 from rnic.vm.host import sh
 from rnic.vm.paths import NAMES, Folder, folders, machines
@@ -23,11 +23,19 @@ from rnic.vm.paths import NAMES, Folder, folders, machines
 BRIDGE = "rnicvm"
 MAC = "52:54:00:77:01:00"  # its own; else it is that of a tap device, and changes when a machine ends
 HOST_IP, HOST_IP6 = "10.77.0.1", "fd77::1"
+PATIENCE = 60.0  # seconds until a keeper gives up; each has the lock for a fraction of one
 
 
-def join(name: str, mtu: int, folder: Folder) -> None:
+class Turn(NamedTuple):
+    """What a keeper does while it waits for another one: see lock.take()."""
+
+    say: Callable[[str], object]
+    look: Callable[[], object]
+
+
+def join(name: str, mtu: int, folder: Folder, turn: Turn) -> None:
     """This process, which is the keeper of the folder's machine, goes into the network; both have its MTU."""
-    with _locked():
+    with _locked(turn):
         if not _enter(name, mtu):
             namespace.leave()
             sh("ip", "link", "add", "name", BRIDGE, "address", MAC, "type", "bridge")
@@ -52,7 +60,7 @@ def _enter(name: str, mtu: int) -> bool:
                 continue
             if int(its_mtu) != mtu:
                 raise RuntimeError(
-                    f"the network {name} has an MTU of {its_mtu} since {folder.name} started, not of {mtu}: "
+                    f"the network {name}, in which {folder.name} is, has an MTU of {its_mtu}, not of {mtu}: "
                     f"use {its_mtu}, or another network"
                 )
             namespace.enter(_keeper(folder))
@@ -67,11 +75,11 @@ def _keeper(folder: Folder) -> int:
 
 
 @contextmanager
-def _locked() -> Iterator[None]:
+def _locked(turn: Turn, patience: float = PATIENCE) -> Iterator[None]:
     """Two keepers must not both be the first."""
     fd = os.open(machines(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        lock.take(fd, machines(), patience, turn.say, turn.look)
         yield
     finally:
         os.close(fd)

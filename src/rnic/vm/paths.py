@@ -27,6 +27,13 @@ def cache() -> Path:
     return Path(base) / "rnic/vm"
 
 
+def useless(error: OSError, variable: str) -> str:
+    """In words, why a folder is of no use, and what chooses another one."""
+    if not error.strerror:  # it is in words
+        return str(error)
+    return f"{error.filename}: {error.strerror}; {variable} chooses another folder"
+
+
 def machines() -> Path:
     """The folder of all machines of this user."""
     return _runtime() / "rnic/vm"
@@ -113,9 +120,8 @@ class Folder:
 
 def folders() -> list[Folder]:
     """Those of machines that run; what a keeper that was killed has left goes."""
-    top = machines()
     found = []
-    for path in sorted(top.iterdir()) if top.is_dir() else ():
+    for path in _in(machines()):
         folder = Folder(path)
         lock = folder.claim()
         if lock is None:
@@ -124,3 +130,10 @@ def folders() -> list[Folder]:
             folder.remove()
             os.close(lock)
     return found
+
+
+def _in(top: Path) -> list[Path]:
+    try:
+        return sorted(top.iterdir()) if top.is_dir() else []
+    except OSError as error:
+        raise type(error)(useless(error, "XDG_RUNTIME_DIR")) from None

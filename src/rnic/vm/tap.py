@@ -59,13 +59,13 @@ class Tap:
         os.close(self.fd)
 
 
-def make(mtu: int, among: str, folder: Folder) -> Tap:
+def make(mtu: int, among: str, folder: Folder, turn: network.Turn) -> Tap:
     """The tap device of the folder's machine, in the network of that name, or in none ("").
 
     In none, a process that may not make one here goes into a namespace of its own.
     """
     if among:
-        network.join(among, mtu, folder)
+        network.join(among, mtu, folder, turn)
         return Tap(mtu, bridged=True)
     try:
         return Tap(mtu, bridged=False)

@@ -24,6 +24,8 @@ def links(kernel: Kernel) -> Path:
         for path in (kernel.top / kind).glob(place):
             link = folder / ("usr" if kind.startswith("lib") else "") / kind / path.name
             link.parent.mkdir(parents=True, exist_ok=True)
+            if link.is_symlink() and link.readlink() != path:  # the cache was elsewhere then
+                link.unlink()
             if not link.is_symlink():
                 link.symlink_to(path)
     return folder

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,14 +19,10 @@ from rnic.cli.kmod import report
 from rnic.cli.params import Failure
 from rnic.cli.vm import pipes
 from rnic.cli.vm.command import names, on, print_more, shortened
-from rnic.kmod import KmodError, course, loading, place
-from rnic.kmod import build as building
+from rnic.kmod import KmodError, Module, Report, lessons, place
 from rnic.kmod import log as logs
-from rnic.kmod.folder import Folder
-from rnic.kmod.grade import DEVICES
-from rnic.kmod.grade import grade as grading
-from rnic.kmod.machines import Machines
-from rnic.kmod.steps import Report
+from rnic.kmod.grade import DEVICES, SECONDS
+from rnic.kmod.scratch import scratch
 from rnic.vm import MachineError
 from rnic.vm.console import Follower
 from rnic.vm.host import CommandError
@@ -69,21 +64,9 @@ def say(text: str) -> None:
     click.echo(f"rnic kmod: {text}", err=True)
 
 
-@contextmanager
-def _place(name: str, is_here: bool, *, start: bool = False) -> Iterator[place.Place]:
-    """Where modules are loaded."""
+def _check_place(is_here: bool, name: str) -> None:
     if is_here and name:
         raise click.UsageError("--here and --name do not go together")
-    with told():
-        if is_here:
-            yield place.Here()
-        else:
-            with place.ready(name, say) if start else place.attached(name) as box:
-                try:
-                    yield box
-                except loading.StuckError:
-                    place.restart(box.name, say)
-                    raise
 
 
 # ---------------------------------------------------------------------- making
@@ -97,11 +80,11 @@ def list_modules(as_json: bool) -> None:
     The parts are those that `rnic kmod new` leaves for you to write. If there is none, it copies the module.
     """
     with told():
-        lessons = course.lessons()
+        found = lessons()
     if as_json:
-        click.echo(json.dumps([lesson._asdict() for lesson in lessons], indent=2))
+        click.echo(json.dumps([lesson._asdict() for lesson in found], indent=2))
         return
-    rows = [(lesson.name, str(lesson.parts or "-"), lesson.about) for lesson in lessons]
+    rows = [(lesson.name, str(lesson.parts or "-"), lesson.about) for lesson in found]
     screen.table(Console(), ("module", "parts", "what it shows"), rows)
 
 
@@ -126,7 +109,7 @@ def new(name: str, made_from: str) -> None:
     """
     path = Path(name)
     with told():
-        course.new(path.name, made_from, path)
+        Module.new(path.name, made_from, path)
     for file in sorted(path.iterdir()):
         click.echo(file)
 
@@ -140,18 +123,11 @@ def build(folder: Path, here: bool) -> None:
     The compiler is this computer's. The kernel's headers are fetched once.
     """
     with told():
-        found = Folder(folder)
-        _build(found, building.for_here() if here else building.for_machine())
-        for module in found.modules:
-            click.echo(found.file(module))
-
-
-def _build(found: Folder, target: building.Target) -> None:
-    built = building.build(found, target)
-    if built.warnings:
-        click.echo(built.warnings, err=True)
-    if built.errors:
-        raise Failure(f"{found.path} does not build\n{built.errors}")
+        found = Module(folder)
+        if warnings := found.build(here=here):
+            click.echo(warnings, err=True)
+    for file in found.files:
+        click.echo(file)
 
 
 # ---------------------------------------------------------------------- loading
@@ -174,13 +150,9 @@ def load(folder: Path, parameters: tuple[str, ...], module: str, name: str, here
     """
     if "=" in str(folder):  # the folder was left out
         folder, parameters = Path(), (str(folder), *parameters)
+    _check_place(here, name)
     with told():
-        found = Folder(folder)
-        chosen = found.chosen(module)
-    with _place(name, here, start=True) as there:
-        if not found.is_built(chosen):
-            _build(found, there.target())
-        _print(loading.load(there, found, chosen, parameters))
+        _print(Module(folder, module).load(*parameters, machine=name, here=here, say=say))
 
 
 @kmod.command()
@@ -190,11 +162,9 @@ def load(folder: Path, parameters: tuple[str, ...], module: str, name: str, here
 @here
 def unload(folder: Path, module: str, name: str, here: bool) -> None:
     """Unload the module of DIR, and print what the kernel says."""
+    _check_place(here, name)
     with told():
-        found = Folder(folder)
-        chosen = found.chosen(module)
-    with _place(name, here) as there:
-        _print(loading.unload(there, found, chosen))
+        _print(Module(folder, module).unload(machine=name, here=here, say=say))
 
 
 def _print(text: str) -> None:
@@ -208,9 +178,10 @@ def _print(text: str) -> None:
 @here
 def log(follow: bool, name: str, here: bool) -> None:
     """Print what the kernel has said since a module was loaded or unloaded last."""
+    _check_place(here, name)
     if here:
-        with _place(name, here) as there:
-            _print(logs.since(there.log()))
+        with told():
+            _print(logs.since(place.Here().log()))
         if follow:
             os.execvp("dmesg", ["dmesg", "--follow-new"])
         return
@@ -227,8 +198,6 @@ def log(follow: bool, name: str, here: bool) -> None:
 
 
 # ---------------------------------------------------------------------- testing
-
-SECONDS = 120.0  # longer than the modules of the course wait for anything, which is 60 s for an answer
 
 
 def _number(_ctx: click.Context, _param: click.Parameter, value: float) -> float:
@@ -283,11 +252,11 @@ def grade(folder: Path, module: str, name: str, transport: str, seconds: float, 
     rnic kmod grade mine -n box --transport rxe     quicker: in a machine that runs
     """
     with told():
-        found = Folder(folder)
-        chosen = found.chosen(module)
-        reports = _reports(found, chosen, name, transport, seconds)
+        found = Module(folder, module)
+        reports = _reports(found, name, transport, seconds)
     if as_json:
-        click.echo(json.dumps(report.as_dict(chosen, found.made_from or chosen, reports), indent=2))
+        made_from = found.made_from or found.name
+        click.echo(json.dumps(report.as_dict(found.name, made_from, reports), indent=2))
     else:
         report.show(reports, Console(highlight=False))
     return 0 if all(one.passed for one in reports) else 1
@@ -306,23 +275,27 @@ def test(what: str, module: str, name: str, transport: str, seconds: float) -> i
     rnic kmod test client
     rnic kmod test mine
     """
-    with told(), tempfile.TemporaryDirectory(prefix="rnic-kmod-") as top:
-        is_lesson = not Path(what).exists() and what in course.folder().modules
-        found = course.copy(Path(top) / "course", what) if is_lesson else Folder(Path(what))
-        chosen = found.chosen(what if is_lesson else module)
-        reports = _reports(found, chosen, name, transport, seconds)
+    with told(), scratch() as top:
+        found = _folder_or_lesson(what, module, top)
+        reports = _reports(found, name, transport, seconds)
     console = Console(highlight=False)
     for one in reports:
-        heading = report.TRANSPORTS[one.transport] if one.transport else chosen
+        heading = report.TRANSPORTS[one.transport] if one.transport else found.name
         passed = ", ".join(step.name.lower() for step in one.steps if one.outcomes[step].result == "passed")
         click.echo(f"{heading}: {'passed' if one.passed else 'FAILED'} ({passed or 'no step passed'})")
     report.show_failures(reports, console)
     return 0 if all(one.passed for one in reports) else 1
 
 
-def _reports(found: Folder, module: str, name: str, transport: str, seconds: float) -> list[Report]:
-    devices = DEVICES if transport == "both" else (transport,)
-    if (found.made_from or module) not in course.folder().modules:
-        say(f"{module} is not made from a module of the course: only compile, load and unload are tested")
-    with Machines(name, say) as machines:
-        return list(grading(found, module, machines, seconds, devices))
+def _folder_or_lesson(what: str, module: str, top: Path) -> Module:
+    """That of a folder, or one of the course, which is copied to a place below another folder."""
+    if Path(what).exists():
+        return Module(what, module)
+    if what not in [lesson.name for lesson in lessons()]:
+        raise KmodError(f"{what} is no module of the course, which rnic kmod list shows, and no folder")
+    return Module(Module.of_course(what, top / "course").path, module)
+
+
+def _reports(module: Module, name: str, transport: str, seconds: float) -> list[Report]:
+    transports = DEVICES if transport == "both" else (transport,)
+    return module.grade(machine=name, transports=transports, seconds=seconds, say=say)

@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from rich.console import Console
@@ -29,6 +30,7 @@ from rnic.vm.paths import Folder
 
 DEFAULT = "box"
 LOOK = 0.1  # seconds between looks at a console that is followed
+T = TypeVar("T")
 
 
 class Own(Failure):
@@ -42,7 +44,6 @@ def names(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[str]
     return [name for name in running() if name.startswith(begun)]
 
 
-name = click.argument("name", metavar="[NAME]", default="", shell_complete=names)
 on = click.option(
     "-n",
     "--name",
@@ -51,6 +52,28 @@ on = click.option(
     shell_complete=names,
     help="The machine.  [default: box, or the only one]",
 )
+
+
+def named(command: Callable[..., T]) -> Callable[..., T]:
+    """A machine's name, with -n as all commands have it, or without."""
+
+    @click.argument("name", metavar="[NAME]", default="", shell_complete=names)
+    @click.option(
+        "-n",
+        "--name",
+        "option",
+        metavar="NAME",
+        default="",
+        shell_complete=names,
+        help="The machine; NAME alone means the same.",
+    )
+    @functools.wraps(command)
+    def either(*, name: str, option: str, **others: Any) -> T:
+        if name and option and name != option:
+            raise click.UsageError(f"two machines are named: {name} and {option}")
+        return command(name=name or option, **others)
+
+    return either
 
 
 @group()
@@ -92,7 +115,7 @@ def chosen(given: str) -> str:
     if DEFAULT in found:
         return DEFAULT
     if len(found) > 1:
-        raise Own(f"several machines run, name one: {', '.join(found)}")
+        raise Own(f"several machines run, name one with -n NAME: {', '.join(found)}")
     return found[0]
 
 
@@ -116,7 +139,7 @@ def attached(given: str) -> Iterator[Machine]:
 
 
 @vm.command()
-@name
+@named
 @click.option(
     "--transport",
     type=click.Choice(list(TRANSPORTS)),
@@ -204,7 +227,7 @@ def _end_dead(name: str) -> None:
 
 
 @vm.command()
-@name
+@named
 @click.option("--all", "everything", is_flag=True, help="All machines of this user.")
 def down(name: str, everything: bool) -> None:
     """End a machine: nothing of it stays."""
@@ -232,13 +255,14 @@ def list_machines(as_json: bool) -> None:
             " ".join(one.get("devices", ())),
             str(one.get("ip", "")),
             str(one.get("netdev", "")),
+            str(one.get("network", "")),
             str(one.get("accelerator", "")),
             str(one["why"]),
         )
         for one in found
     ]
     if rows:
-        headings = ("name", "state", "devices", "address", "interface", "accelerator", "")
+        headings = ("name", "state", "devices", "address", "interface", "network", "accelerator", "")
         screen.table(Console(), headings, rows)
 
 
@@ -254,7 +278,7 @@ def _facts(one: str) -> dict[str, Any]:
 
 
 @vm.command()
-@name
+@named
 @click.option("-f", "--follow", is_flag=True, help="Go on until the machine has ended.")
 def log(name: str, follow: bool) -> None:
     """Print what the machine's kernel and QEMU have printed."""
@@ -294,7 +318,7 @@ run.allow_interspersed_args = False  # what follows the command is the command's
 
 
 @vm.command()
-@on
+@named
 def sh(name: str) -> int:
     """Start a shell in the machine, in the folder where you are, if that is on its disk, else in /run.
 
