@@ -51,7 +51,7 @@ def options() -> argparse.Namespace:
         "--size",
         type=size,
         default=0,
-        help="bytes, such as 64M; a file is cut or grown to it (the file's)",
+        help="bytes, such as 64M; a file that is shorter grows to it (the file's)",
     )
     parser.add_argument("-f", "--file", type=Path, help="the memory is this file (none: zeros)")
     found = parser.parse_args()
@@ -62,7 +62,7 @@ def options() -> argparse.Namespace:
 
 @contextmanager
 def memory_of(path: Path | None, length: int) -> Iterator[mmap.mmap]:
-    """So many bytes, or a file, which gets this length if it is not 0."""
+    """So many bytes, or a file, which grows to this length if it is not 0."""
     if path is None:
         try:
             anonymous = mmap.mmap(-1, length)
@@ -73,6 +73,11 @@ def memory_of(path: Path | None, length: int) -> Iterator[mmap.mmap]:
         return
     path.touch()
     with path.open("r+b") as file:
+        has = path.stat().st_size
+        if length and has > length:
+            raise OSError(
+                f"--size {length}: {path} has {has} bytes, and would be cut; remove it, or leave --size out"
+            )
         if length:
             file.truncate(length)
         with mmap.mmap(file.fileno(), 0) as memory:

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The modules' peers, with each other or with a client of the test: no machine is needed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+COURSE = Path(__file__).resolve().parents[2] / "examples/kernel"
+PATIENCE = 60.0  # seconds that nothing takes
+
+
+@contextmanager
+def peer(program: str, *words: object) -> Iterator[subprocess.Popen[str]]:
+    """One of them; it is killed at the end."""
+    command = [sys.executable, "-u", COURSE / program, *map(str, words)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    """The next line that it prints."""
+    assert process.stdout
+    return process.stdout.readline().rstrip("\n")
+
+
+def test_a_file_that_is_longer_than_the_size_stays_as_it_is(tmp_path: Path) -> None:
+    """It might be a disk with somebody's data."""
+    (file := tmp_path / "disk").write_bytes(data := bytes(range(256)) * 64)
+    with peer("peer_memory.py", "--port", 0, "--size", "4K", "--file", file) as server:
+        out, _ = server.communicate(timeout=PATIENCE)
+    assert file.read_bytes() == data
+    assert server.returncode == 1
+    assert out.startswith(f"peer_memory.py: --size 4096: {file} has 16384 bytes, and would be cut")
+
+
+@pytest.mark.parametrize(("size", "length"), [("8K", 8192), ("16K", 16384), (None, 8192)])
+def test_a_file_grows_to_the_size(tmp_path: Path, size: str | None, length: int) -> None:
+    (file := tmp_path / "disk").write_bytes(data := b"x" * 8192)
+    words = ("--size", size) if size else ()
+    with peer("peer_memory.py", "--port", 0, "--file", file, *words) as server:
+        assert line(server).startswith(f"{length} bytes at port ")
+    assert file.read_bytes() == data + bytes(length - len(data))
