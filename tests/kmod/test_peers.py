@@ -13,6 +13,7 @@ import pytest
 
 COURSE = Path(__file__).resolve().parents[2] / "examples/kernel"
 PATIENCE = 60.0  # seconds that nothing takes
+DEVICES = ["roce_lo", "iwarp_lo"]
 
 
 @contextmanager
@@ -30,6 +31,19 @@ def line(process: subprocess.Popen[str]) -> str:
     """The next line that it prints."""
     assert process.stdout
     return process.stdout.readline().rstrip("\n")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_client_that_stays_notices_that_its_server_was_killed(device: str) -> None:
+    with peer("peer_listener.py", "--port", 0, "--device", device) as server:
+        port = line(server).split()[3]
+        words = ("127.0.0.1", "--port", port, "--device", device, "--count", 1, "--hold")
+        with peer("peer_client.py", *words) as client:
+            assert line(client) == "1 texts answered"
+            server.kill()
+            out, _ = client.communicate(timeout=PATIENCE)
+    assert client.returncode == 1
+    assert "the connection has ended: " in out
 
 
 def test_a_file_that_is_longer_than_the_size_stays_as_it_is(tmp_path: Path) -> None:

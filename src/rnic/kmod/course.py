@@ -16,7 +16,7 @@ from rnic.kmod.folder import Folder
 # What is copied beside a module's own sources: the programs that speak to it, and what these import.
 PEERS = {
     "client": ("peer_listener.py", "serving.py", "living.py", "message.py", "program.py"),
-    "listener": ("peer_client.py", "message.py", "program.py"),
+    "listener": ("peer_client.py", "living.py", "message.py", "program.py"),
     "rw": ("peer_memory.py", "serving.py", "living.py", "message.py", "program.py"),
     "blockdev": ("peer_memory.py", "serving.py", "living.py", "message.py", "program.py"),
 }
