@@ -63,3 +63,13 @@ def test_a_file_grows_to_the_size(tmp_path: Path, size: str | None, length: int)
     with peer("peer_memory.py", "--port", 0, "--file", file, *words) as server:
         assert line(server).startswith(f"{length} bytes at port ")
     assert file.read_bytes() == data + bytes(length - len(data))
+
+
+def test_a_file_that_cannot_have_the_size_is_said(tmp_path: Path) -> None:
+    with peer("peer_memory.py", "--port", 0, "--size", f"{2**63}", "--file", tmp_path / "disk") as server:
+        out, _ = server.communicate(timeout=PATIENCE)
+    assert server.returncode == 1
+    assert out.startswith(
+        f"peer_memory.py: --size {2**63}: no space for so many bytes in {tmp_path / 'disk'}: "
+    )
+    assert not (tmp_path / "disk").stat().st_size
