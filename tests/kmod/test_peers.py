@@ -17,7 +17,7 @@ DEVICES = ["roce_lo", "iwarp_lo"]
 
 
 @contextmanager
-def peer(program: str, *words: object) -> Iterator[subprocess.Popen[str]]:
+def peer(program: str | Path, *words: object) -> Iterator[subprocess.Popen[str]]:
     """One of them; it is killed at the end."""
     command = [sys.executable, "-u", COURSE / program, *map(str, words)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
@@ -44,6 +44,32 @@ def test_a_client_that_stays_notices_that_its_server_was_killed(device: str) -> 
             out, _ = client.communicate(timeout=PATIENCE)
     assert client.returncode == 1
     assert "the connection has ended: " in out
+
+
+# peer_listener.py, which has no thread for its first client: so a limit of processes shows itself.
+WITHOUT_THREAD = f"""
+import runpy, sys
+sys.path.insert(0, "{COURSE}")
+import serving
+
+def start(client):
+    del serving.Client.start
+    raise RuntimeError("can't start new thread")
+
+serving.Client.start = start
+runpy.run_path("{COURSE}/peer_listener.py", run_name="__main__")
+"""
+
+
+def test_a_server_without_a_thread_for_a_client_serves_the_next_one(tmp_path: Path) -> None:
+    (program := tmp_path / "server.py").write_text(WITHOUT_THREAD)
+    with peer(program, "--port", 0, "--device", "roce_lo") as server:
+        words = ("127.0.0.1", "--port", line(server).split()[3], "--device", "roce_lo", "--count", 1)
+        for returncode in (1, 0):
+            with peer("peer_client.py", *words) as client:
+                client.communicate(timeout=PATIENCE)
+            assert client.returncode == returncode
+        assert line(server).endswith("not accepted: can't start new thread")
 
 
 def test_a_file_that_is_longer_than_the_size_stays_as_it_is(tmp_path: Path) -> None:
