@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from rnic import SGE
+from rnic.rdmacm import ConnParam, EventChannel, EventType, create_id
 
 COURSE = Path(__file__).resolve().parents[2] / "examples/kernel"
 PATIENCE = 60.0  # seconds that nothing takes
@@ -99,3 +103,68 @@ def test_a_file_that_cannot_have_the_size_is_said(tmp_path: Path) -> None:
         f"peer_memory.py: --size {2**63}: no space for so many bytes in {tmp_path / 'disk'}: "
     )
     assert not (tmp_path / "disk").stat().st_size
+
+
+MEMORY = struct.pack(">IHH", 0x726E6963, 1, 2)  # rnic_request of message.h
+WRONG, LEND = 3, 4  # its rnic_kind
+REGION = struct.Struct(">QII")  # its rnic_region
+WRONG_MESSAGES = {
+    b"abc": "a message has 12 bytes or more, these are 3",
+    struct.pack(">III", 1, 7, 2) + b"hi": "kind 1 is not 4, memory that is lent",
+    struct.pack(">III", LEND, 7, 17) + bytes(16): "a message says 17 bytes of text, and has 16",
+    struct.pack(">III", LEND, 7, 15) + bytes(15): "a region has 16 bytes, these are 15",
+    struct.pack(">III", LEND, 7, 16) + REGION.pack(0, 0, 0): "a region has 1 to 1024 bytes, not 0",
+    struct.pack(">III", LEND, 7, 16) + REGION.pack(0, 0, 1025): "a region has 1 to 1024 bytes, not 1025",
+}
+
+
+def test_wrong_messages_are_answered_and_a_key_that_is_none_ends_the_connection() -> None:
+    with (
+        peer("peer_memory.py", "--port", 0, "--size", "4K", "--device", "roce_lo") as server,
+        EventChannel() as events,
+        create_id(events, device="roce_lo") as client,
+    ):
+
+        def expect(kind: EventType) -> None:
+            with events.get_cm_event(PATIENCE) as event:
+                assert event.event is kind, event.explain()
+
+        client.resolve_addr(None, ("127.0.0.1", int(line(server).split()[-1])))
+        expect(EventType.ADDR_RESOLVED)
+        client.resolve_route()
+        expect(EventType.ROUTE_RESOLVED)
+        client.create_qp()
+        with (
+            client.reg_msgs(received := bytearray(2048)) as inbox,
+            client.reg_msgs(sent := bytearray(64)) as outbox,
+        ):
+            client.post_recv(inbox)
+            client.connect(ConnParam(private_data=MEMORY))
+            expect(EventType.ESTABLISHED)
+
+            def ask(data: bytes) -> bytes:
+                sent[: len(data)] = data
+                client.post_send(SGE(outbox, 0, len(data)))
+                client.get_send_comp(PATIENCE)
+                answered = client.get_recv_comp(PATIENCE)
+                return bytes(received[: answered.byte_len])
+
+            for message, why in WRONG_MESSAGES.items():
+                number = 7 if len(message) > 3 else 0
+                assert ask(message) == struct.pack(">III", WRONG, number, len(why)) + why.encode()
+                client.post_recv(inbox)
+            ask(struct.pack(">III", LEND, 7, 16) + REGION.pack(4096, 77, 10))
+            expect(EventType.DISCONNECTED)
+            client.disconnect()
+        assert line(server).endswith("connected")
+        assert line(server).endswith("READ: REM_ACCESS_ERR")
+
+
+def test_a_client_of_another_service_is_refused_and_told_what_there_is() -> None:
+    with peer("peer_memory.py", "--port", 0, "--size", "4K", "--device", "roce_lo") as server:
+        words = ("127.0.0.1", "--port", line(server).split()[-1], "--device", "roce_lo")
+        with peer("peer_client.py", *words) as client:
+            out, _ = client.communicate(timeout=PATIENCE)
+        assert client.returncode == 1
+        assert out.endswith("; this program wants service 1, the server has 2\n")
+        assert line(server).endswith("refused: service 1 is not 2")
