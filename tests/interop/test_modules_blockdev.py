@@ -106,6 +106,23 @@ def test_sectors_are_the_bytes_of_the_memory(
     assert read.split()[0] == hashlib.sha256(data[::-1]).hexdigest()
 
 
+GAPS = f"""
+import mmap, os
+disk = os.open("{DISK}", os.O_RDONLY | os.O_DIRECT)
+area = memoryview(mmap.mmap(-1, 3 << 12))
+parts = [area[512:1024], area[4096:5632], area[11264:12288]]
+assert os.preadv(disk, parts, 512) == 3072
+print(b"".join(parts).hex())
+"""
+
+
+def test_request_whose_memory_has_gaps(box: Box, memory: Memory) -> None:
+    """A memory region of siw's cannot have any: the block layer must divide the request."""
+    memory.write(0, data := noise(MiB, seed=1))
+    with disk(box, memory):
+        assert box.machine.check(f"python3 -c '{GAPS}'").strip() == data[512:3584].hex()
+
+
 @pytest.mark.parametrize("percent", [1, 5])
 def test_lost_packets(box: Box, memory: Memory, tmp_path: Path, percent: int) -> None:
     """Of a WRITE what the guest loses are data, of a READ requests and acknowledgements."""
