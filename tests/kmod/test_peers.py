@@ -23,7 +23,7 @@ DEVICES = ["roce_lo", "iwarp_lo"]
 @contextmanager
 def peer(program: str | Path, *words: object) -> Iterator[subprocess.Popen[str]]:
     """One of them; it is killed at the end."""
-    command = [sys.executable, "-u", COURSE / program, *map(str, words)]
+    command = [sys.executable, "-u", str(COURSE / program), *map(str, words)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             yield process
