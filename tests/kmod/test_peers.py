@@ -168,3 +168,15 @@ def test_a_client_of_another_service_is_refused_and_told_what_there_is() -> None
         assert client.returncode == 1
         assert out.endswith("; this program wants service 1, the server has 2\n")
         assert line(server).endswith("refused: service 1 is not 2")
+
+
+def test_nothing_is_left_of_a_client_that_has_gone() -> None:
+    open_files = []
+    with peer("peer_listener.py", "--port", 0, "--device", "roce_lo") as server:
+        words = ("127.0.0.1", "--port", line(server).split()[3], "--device", "roce_lo", "--count", 1)
+        for _ in range(3):
+            with peer("peer_client.py", *words) as client:
+                client.communicate(timeout=PATIENCE)
+            assert line(server).endswith("1 texts answered, 0 messages wrong")
+            open_files.append(len([*Path(f"/proc/{server.pid}/fd").iterdir()]))
+    assert open_files[1] == open_files[2]
