@@ -97,6 +97,8 @@ static inline int connection_event(struct rdma_cm_id *id, struct rdma_cm_event *
 	case RDMA_CM_EVENT_ESTABLISHED:
 		c->status = connection_take_offer(c, &event->param.conn);
 		c->up = !c->status;
+		pr_info("connected with %pISpc by %s\n", &id->route.addr.dst_addr,
+			id->device->name);
 		break;
 	case RDMA_CM_EVENT_REJECTED:
 		pr_info("refused: %s\n", rdma_reject_msg(id, event->status));

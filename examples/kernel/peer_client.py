@@ -8,12 +8,12 @@ python peer_client.py 10.77.0.2 --device iwarp_rnicvm0 --count 1000
 from __future__ import annotations
 
 import argparse
-import contextlib
 import random
-import signal
 import sys
+from contextlib import suppress
 
 import program
+from living import PROBE, write_nothing
 from message import MAGIC, MESSAGE_MAX, TEXT_MAX, Kind, Message, Offer, Request, Service, capitals
 
 from rnic import SGE, WCStatus
@@ -92,6 +92,16 @@ class Client:
             if number < len(texts):
                 self.ask(number, texts[number])
 
+    def hold(self) -> None:
+        """Stay connected until Ctrl-C; ends the program if the connection ends, or nobody is there."""
+        status = WCStatus.SUCCESS
+        while status is WCStatus.SUCCESS:
+            with suppress(TimeoutError), self.channel.get_cm_event(PROBE) as event:
+                if event.event in (EventType.DISCONNECTED, EventType.DEVICE_REMOVAL):
+                    sys.exit(f"the connection has ended: {event.explain()}")
+            status = write_nothing(self.cm_id).status
+        sys.exit(f"the connection has ended: {status.name}")
+
 
 def offered(data: bytes) -> str:
     """What a refusal's private data says of the server; "" if it has none, which over RoCE is zeros."""
@@ -133,8 +143,8 @@ def main() -> None:
         client.exchange(texts_of(chosen.count, chosen.size))
         print(f"{chosen.count} texts answered", flush=True)
         if chosen.hold:
-            with contextlib.suppress(KeyboardInterrupt):
-                signal.pause()
+            with suppress(KeyboardInterrupt):
+                client.hold()
         cm_id.disconnect()
 
 

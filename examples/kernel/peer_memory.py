@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import mmap
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -51,7 +52,7 @@ def options() -> argparse.Namespace:
         "--size",
         type=size,
         default=0,
-        help="bytes, such as 64M; a file is cut or grown to it (the file's)",
+        help="bytes, such as 64M; a file that is shorter grows to it (the file's)",
     )
     parser.add_argument("-f", "--file", type=Path, help="the memory is this file (none: zeros)")
     found = parser.parse_args()
@@ -62,7 +63,7 @@ def options() -> argparse.Namespace:
 
 @contextmanager
 def memory_of(path: Path | None, length: int) -> Iterator[mmap.mmap]:
-    """So many bytes, or a file, which gets this length if it is not 0."""
+    """So many bytes, or a file, which grows to this length if it is not 0."""
     if path is None:
         try:
             anonymous = mmap.mmap(-1, length)
@@ -73,10 +74,25 @@ def memory_of(path: Path | None, length: int) -> Iterator[mmap.mmap]:
         return
     path.touch()
     with path.open("r+b") as file:
-        if length:
-            file.truncate(length)
+        grow(file.fileno(), path, length)
         with mmap.mmap(file.fileno(), 0) as memory:
             yield memory
+
+
+def grow(file: int, path: Path, length: int) -> None:
+    """Give a file this length, and the space on the disk for it; 0: it stays as it is."""
+    has = path.stat().st_size
+    if 0 < length < has:
+        raise OSError(
+            f"--size {length}: {path} has {has} bytes, and would be cut; remove it, or leave --size out"
+        )
+    if length <= has:
+        return
+    try:
+        os.posix_fallocate(file, has, length - has)
+    except (OSError, OverflowError) as error:
+        os.truncate(file, has)  # some of it may have been there
+        raise OSError(f"--size {length}: no space for so many bytes in {path}: {error}") from error
 
 
 class FailedError(Exception):

@@ -72,12 +72,12 @@ class Server:
         try:
             client = self.client(event.id)
             event.id.accept(ConnParam(private_data=client.offer.pack()))
-        except VerbsError as error:  # no descriptors or memory for one more, or it has gone meanwhile
+            client.start()
+        except (VerbsError, RuntimeError) as error:  # no memory or thread for one more, or it has gone
             print(f"{event.id.get_peer_addr()}: not accepted: {error}", flush=True)
             self.refuse(event.id)
             return
         self.clients[event.id] = client
-        client.start()
 
     def refuse(self, cm_id: CmId) -> None:
         """Say which service there is. A client that has gone meanwhile needs no answer."""

@@ -86,16 +86,19 @@ class Lines:
 
 
 class Liar(threading.Thread):
-    """A peer without memory, which makes an offer and sends one message to who connects."""
+    """A peer without memory, which makes an offer and sends one message to who connects; b"": none.
 
-    def __init__(self, device: str, length: int = 1 << 20, message: bytes = b"?") -> None:
+    receives: how many messages it has a receive for.
+    """
+
+    def __init__(self, device: str, length: int = 1 << 20, message: bytes = b"?", receives: int = 1) -> None:
         super().__init__(daemon=True)
         self.events = EventChannel()
         self.listener = create_id(self.events, device=device)
         self.listener.bind_addr(("0.0.0.0", 0))
         self.listener.listen()
         self.port = self.listener.get_src_port()
-        self.message = message
+        self.message, self.receives = message, receives
         self.offer = struct.pack(">IHHQQI4x", 0x726E6963, 1, 1, 0, length, 0)  # rnic_offer of message.h
 
     def run(self) -> None:
@@ -104,12 +107,13 @@ class Liar(threading.Thread):
             client = event.id
             client.create_qp()
             asked = client.reg_msgs(bytearray(PAGE))
-            client.post_recv(asked)
+            for _ in range(self.receives):
+                client.post_recv(asked)
             client.accept(ConnParam(private_data=self.offer))
-        with asked, client.reg_msgs(bytearray(self.message)) as message:
+        with asked, client.reg_msgs(bytearray(self.message or 1)) as message:
             while event.event is not EventType.DISCONNECTED:
                 with self.events.get_cm_event(PATIENCE) as event:
-                    if event.event is EventType.ESTABLISHED:
+                    if event.event is EventType.ESTABLISHED and self.message:
                         client.post_send(message)
             client.disconnect()
             client.destroy()

@@ -20,7 +20,7 @@ from rnic.vm import MachineError
 pytestmark = pytest.mark.interop
 
 MiB = 1 << 20
-SIZE = 24 * MiB  # of the disk
+SIZE = 24 * MiB + 511  # of the memory: the last bytes are no sector
 DISK = "/dev/rnicblk0"
 MOUNT = "/run/disk"
 PATIENCE = 180.0  # seconds that nothing takes
@@ -62,6 +62,9 @@ def test_a_file_system(box: Box, memory: Memory) -> None:
     """Made and written there, read again when nothing of it is cached, and checked on this side."""
     check, digests = box.machine.check, f"cd {MOUNT} && sha256sum $(find . -type f | sort)"
     with disk(box, memory):
+        # It is asked for FLUSHes, and never for a FLUSH with a WRITE; nobody changes what is being written.
+        of_the_queue = check("cd /sys/block/rnicblk0/queue && cat write_cache fua stable_writes")
+        assert of_the_queue == "write back\n0\n1\n"
         check(f"mkfs.ext4 -q {DISK}", PATIENCE)
         with mounted(box):
             check(
@@ -92,6 +95,7 @@ def test_sectors_are_the_bytes_of_the_memory(
     source = tmp_path / "source"
     source.write_bytes(data)
     with disk(box, memory):
+        assert int(box.machine.check(f"blockdev --getsize64 {DISK}")) == 24 * MiB
         move = f"dd bs={block} count={count} status=none"
         box.machine.check(f"{move} if={source} of={DISK} seek={skip} oflag=direct conv=fsync", PATIENCE)
         start = skip * block
@@ -100,6 +104,23 @@ def test_sectors_are_the_bytes_of_the_memory(
         memory.write(start, data[::-1])
         read = box.machine.check(f"{move} if={DISK} skip={skip} iflag=direct | sha256sum", PATIENCE)
     assert read.split()[0] == hashlib.sha256(data[::-1]).hexdigest()
+
+
+GAPS = f"""
+import mmap, os
+disk = os.open("{DISK}", os.O_RDONLY | os.O_DIRECT)
+area = memoryview(mmap.mmap(-1, 3 << 12))
+parts = [area[512:1024], area[4096:5632], area[11264:12288]]
+assert os.preadv(disk, parts, 512) == 3072
+print(b"".join(parts).hex())
+"""
+
+
+def test_request_whose_memory_has_gaps(box: Box, memory: Memory) -> None:
+    """A memory region of siw's cannot have any: the block layer must divide the request."""
+    memory.write(0, data := noise(MiB, seed=1))
+    with disk(box, memory):
+        assert box.machine.check(f"python3 -c '{GAPS}'").strip() == data[512:3584].hex()
 
 
 @pytest.mark.parametrize("percent", [1, 5])
@@ -183,9 +204,12 @@ def test_device_that_goes(box: Box, memory: Memory, kind: str) -> None:
     assert not box.splat()
 
 
+WRONG = "depth=0", "depth=10241", "timeout=0", "timeout=86401"
+
+
 def test_no_disk(box: Box, memory: Memory) -> None:
     """Wrong parameters, and nobody who listens: the module is not loaded, and nothing is left."""
-    for words in ("", "addr=nonsense", "addr=10.77.0.1 depth=0", "addr=10.77.0.1 timeout=0"):
+    for words in ("", "addr=nonsense", *(f"addr=10.77.0.1 {word}" for word in WRONG)):
         rc, _ = box.machine.run(f"insmod {built() / 'blockdev.ko'} port={memory.port} {words}", PATIENCE)
         assert rc == 1, words
     before = box.resources()
@@ -193,14 +217,15 @@ def test_no_disk(box: Box, memory: Memory) -> None:
     assert (rc, box.resources()) == (1, before)
 
 
-def test_peer_that_offers_more_than_a_disk_can_have(box: Box, kind: str) -> None:
+@pytest.mark.parametrize(("length", "why"), [(4095, "No space left"), (1 << 63, "File too large")])
+def test_peer_that_offers_what_is_no_disk(box: Box, kind: str, length: int, why: str) -> None:
     """A disk of 2**63 bytes would have a negative size: reading it brings nothing, and no error."""
-    with Liar(f"{TRANSPORTS[kind]}_{box.machine.netdev}", 1 << 63) as liar, box.nothing_left():
+    with Liar(f"{TRANSPORTS[kind]}_{box.machine.netdev}", length) as liar, box.nothing_left():
         words = f"addr={box.machine.host_ip} port={liar.port}"
         rc, out = box.machine.run(f"insmod {built() / 'blockdev.ko'} {words}", PATIENCE)
         box.machine.run("rmmod blockdev")
-        assert (rc, "File too large" in out) == (1, True), out
-        assert f"offers {1 << 63} bytes" in box.log()
+        assert (rc, why in out) == (1, True), out
+        assert f"offers {length} bytes" in box.log()
 
 
 def test_ten_loads(box: Box, memory: Memory) -> None:

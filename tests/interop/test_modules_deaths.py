@@ -78,16 +78,20 @@ def test_peers_notice_that_the_machine_is_no_more(mortal: Mortal, tmp_path: Path
         ):
             box.load(name, **words)
         memory.line("connected")
-        words = (machine.ip, "--port", PORT, "--device", mortal.device, "--count", 10**6)
-        asking = stack.enter_context(python(SOURCE / "peer_client.py", *words))
+        words = (machine.ip, "--port", PORT, "--device", mortal.device, "--count")
+        asking = stack.enter_context(python(SOURCE / "peer_client.py", *words, 10**6))
+        idle = stack.enter_context(python(SOURCE / "peer_client.py", *words, 1, "--hold"))
         machine.spawn("while dd if=/dev/urandom of=/dev/rnicblk0 bs=64K count=100 oflag=direct; do :; done")
         until(lambda: any(memory.bytes), "the first block")
         machine.check("until grep -q '^asks [1-9]' /proc/rnic_listener; do sleep .1; done")
+        assert idle.stdout is not None
+        assert idle.stdout.readline() == "1 texts answered\n"
 
         mortal.signal(number)
-        out, _ = asking.communicate(timeout=120)
-        assert asking.returncode == 1
-        assert "the connection has ended: " in out
+        for client in (asking, idle):
+            out, _ = client.communicate(timeout=120)
+            assert client.returncode == 1
+            assert "the connection has ended: " in out or "has gone" in out
         for peer, line in zip((server, memory), SAID[mortal.kind, number], strict=True):
             peer.line(line)
         assert memory.process.poll() is None

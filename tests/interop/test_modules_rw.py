@@ -32,6 +32,7 @@ pytestmark = pytest.mark.interop
 SIZE = 2 << 20  # of the memory
 PATIENCE = 120.0  # seconds that nothing takes
 PAGE = 4096
+LONGEST = 256 * PAGE  # of one command
 NOISE = noise(SIZE, seed=7)
 
 
@@ -99,13 +100,14 @@ def pattern(length: int, seed: int) -> bytes:
     return bytes((seed + i + i // 251) & 0xFF for i in range(length))
 
 
-def test_write_and_read(rw: Rw, memory: Memory) -> None:
+def test_write_and_read(rw: Rw, memory: Memory, kind: str) -> None:
     rw.check("write 4090 hello world")  # across two pages; over iWARP it may be under way still
     assert rw.check("read 4090 11").endswith(": hello world")  # behind the WRITE
     assert memory.bytes == NOISE[:4090] + b"hello world" + NOISE[4101:]
+    assert f"connected with {rw.box.machine.host_ip}:{rw.peer.port} by {kind}0" in rw.box.log()
 
 
-@pytest.mark.parametrize("length", [1, PAGE + 1, 256 * PAGE])
+@pytest.mark.parametrize("length", [1, PAGE + 1, LONGEST])
 def test_read_brings_what_is_there(rw: Rw, memory: Memory, length: int) -> None:
     crc = zlib.crc32(memory.bytes[777 : 777 + length])
     assert rw.check(f"read 777 {length}").startswith(f"crc32 {crc:08x}: ")
@@ -115,7 +117,7 @@ def test_read_brings_what_is_there(rw: Rw, memory: Memory, length: int) -> None:
 def test_there_and_back(rw: Rw, memory: Memory, command: str) -> None:
     """By hand and by <rdma/rw.h>: some lengths, up to what needs a page list of 256."""
     expected = bytearray(NOISE)
-    for length, offset in [(1, 0), (PAGE, 3), (5 * PAGE - 3, PAGE), (256 * PAGE, 5000)]:
+    for length, offset in [(1, 0), (PAGE, 3), (5 * PAGE - 3, PAGE), (LONGEST, 5000)]:
         rw.check(f"{command} {offset} {length} {length % 100}")
         expected[offset : offset + length] = pattern(length, length % 100)
     assert memory.bytes == expected
@@ -134,6 +136,8 @@ def test_atomics(rw: Rw, memory: Memory, kind: str) -> None:
 
 def test_memory_that_is_lent(rw: Rw) -> None:
     assert rw.check("lend the quick brown fox") == "THE QUICK BROWN FOX"
+    longest = "the quick brown fox " * 25 + "jumps!"  # of a command
+    assert rw.check(f"lend {longest}") == longest.upper()
 
 
 def test_invalidated_key_opens_nothing(rw: Rw, memory: Memory) -> None:
@@ -154,7 +158,7 @@ def test_access_that_the_peer_refuses(rw: Rw, kind: str) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [" ", "reads 0 1", "rea 0 1", "read", "read 0 0", f"read 0 {1 << 21}", "write 5", "pattern 0 1", "lend"],
+    [" ", "reads 0 1", "rea 0 1", "read", "read 0 0", "write 5", "pattern 0 1", "lend"],
 )
 def test_wrong_command(rw: Rw, command: str) -> None:
     assert rw.run(command)[0] == EINVAL
@@ -164,10 +168,12 @@ def test_wrong_command(rw: Rw, command: str) -> None:
 def test_command_that_is_not_taken_in_part(rw: Rw, memory: Memory) -> None:
     """A number is the whole number, and nothing stands behind what a command needs."""
     assert rw.run(f"read {2**64} 1")[0] == rw.run(f"swap 0 {2**64} 0")[0] == ERANGE
-    for command in (f"read 0 {2**32 + 1}", f"pattern 0 1 {2**32}", "read 0 1x", "read 0 1 1", "beyond 1"):
+    lengths = f"read 0 {2**32 + 1}", f"read 0 {LONGEST + 1}", f"pattern 0 {LONGEST + 1} 0"
+    for command in (*lengths, f"pattern 0 1 {2**32}", "read 0 1x", "read 0 1 1", "beyond 1"):
         assert rw.run(command)[0] == EINVAL, command
-    for text in ("write 0 a\\0b", "write 0 a\\nb", "lend a\\0b"):
-        assert "Invalid argument" in rw.box.machine.run(f"/usr/bin/printf '{text}' >/proc/rnic_rw")[1]
+    texts = dict.fromkeys(("write 0 a\\0b", "write 0 a\\nb", "lend a\\0b"), "Invalid argument")
+    for text, why in (texts | {"lend " + "a" * 507: "Message too long"}).items():
+        assert why in rw.box.machine.run(f"/usr/bin/printf '{text}' >/proc/rnic_rw")[1]
     assert memory.bytes == NOISE
 
 
@@ -222,6 +228,33 @@ def test_answer_that_is_wrong(rw: Rw, kind: str, header: tuple[int, ...], text: 
     device = f"{TRANSPORTS[kind]}_{rw.box.machine.netdev}"
     with Liar(device, message=struct.pack(">III", *header) + text) as liar, rw.meanwhile(liar, timeout=10):
         assert rw.run("lend a text")[0] == EPROTO
+
+
+def test_peer_that_never_answers(rw: Rw, kind: str) -> None:
+    """Over RoCE it never even takes the message."""
+    device = f"{TRANSPORTS[kind]}_{rw.box.machine.netdev}"
+    liar = Liar(device, message=b"", receives=int(kind == "siw"))
+    with liar, rw.meanwhile(liar, timeout=1):
+        assert rw.run("lend a text") == (ETIMEDOUT, "no answer")
+
+
+OFFER = struct.Struct(">IHHQQI4x")  # rnic_offer of message.h: magic, version, depth, addr, length, rkey
+MAGIC = 0x726E6963
+WRONG_OFFERS = {
+    "rxe": [
+        OFFER.pack(MAGIC + 1, 1, 1, 0, SIZE, 0),
+        OFFER.pack(MAGIC, 2, 1, 0, SIZE, 0),
+        OFFER.pack(MAGIC, 1, 1, 2**64 - SIZE + 1, SIZE, 0),
+    ],
+    "siw": [OFFER.pack(MAGIC, 1, 1, 0, SIZE, 0)[:-1]],  # over RoCE a zero follows, and it is whole
+}
+
+
+def test_offer_that_is_wrong(rw: Rw, kind: str) -> None:
+    for offer in WRONG_OFFERS[kind]:
+        with Liar(f"{TRANSPORTS[kind]}_{rw.box.machine.netdev}") as liar, rw.meanwhile(liar):
+            liar.offer = offer
+            assert rw.run("read 0 1")[0] == EPROTO, offer
 
 
 def test_peer_that_has_no_descriptor_left(rw: Rw, other: Memory) -> None:

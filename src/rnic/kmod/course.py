@@ -17,7 +17,7 @@ from rnic.kmod.taken import is_taken
 # What is copied beside a module's own sources: the programs that speak to it, and what these import.
 PEERS = {
     "client": ("peer_listener.py", "serving.py", "living.py", "message.py", "program.py"),
-    "listener": ("peer_client.py", "message.py", "program.py"),
+    "listener": ("peer_client.py", "living.py", "message.py", "program.py"),
     "rw": ("peer_memory.py", "serving.py", "living.py", "message.py", "program.py"),
     "blockdev": ("peer_memory.py", "serving.py", "living.py", "message.py", "program.py"),
 }
