@@ -93,7 +93,7 @@ differential: build $(VENV)/.dev ## random programs by every way that bytes take
 # Each worker has virtual machines.
 interop: build $(VENV)/.dev ## against the Linux kernel's rdma_rxe in a virtual machine (root, /dev/net/tun)
 	@$(BIN)/python tests/interop/needs.py
-	$(PYTEST) tests/interop -ra $(WORKERS) $(if $(WORKERS),-n 2) $(ARGS)
+	$(PYTEST) tests/interop -ra --durations=20 $(WORKERS) $(if $(WORKERS),-n 2) $(ARGS)
 
 soak: build $(VENV)/.dev ## all of what .ci/run takes a sample of
 	@failed=; run() { echo "$$*"; "$$@" || failed="$$failed, $$*"; }; \
