@@ -256,9 +256,9 @@ def test_bad_addresses_of_answers() -> None:
 
 
 UNREAD = """
-    import fcntl, termios, threading
+    import fcntl, termios
     os.kill(parent, signal.SIGSTOP)
-    threading.Thread(target=lambda: codes.append(code(lambda: create(fd)))).start()
+    thread.start()
     while not struct.unpack("i", fcntl.ioctl(fd, termios.TIOCOUTQ, bytes(4)))[0]:
         time.sleep(0.01)
 """
@@ -268,7 +268,7 @@ UNREAD = """
 def test_end_of_the_server_is_an_error(before: str, tmp_path: Path) -> None:
     found = tmp_path / "found"
     text = f"""
-    import signal, time
+    import signal, threading, time
     codes = []
     def code(call):
         try:
@@ -276,6 +276,7 @@ def test_end_of_the_server_is_an_error(before: str, tmp_path: Path) -> None:
         except OSError as error:
             return error.errno
     fd = opened()
+    thread = threading.Thread(target=lambda: codes.append(code(lambda: create(fd))))
     number = create(fd)
     parent = os.getppid()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -283,6 +284,8 @@ def test_end_of_the_server_is_an_error(before: str, tmp_path: Path) -> None:
     os.kill(parent, signal.SIGKILL)
     while os.getppid() == parent:
         time.sleep(0.01)
+    if thread.ident:
+        thread.join()
     for call in (lambda: event(fd), lambda: create(fd), lambda: event(fd), opened):
         codes.append(code(call))
     with open("{found}.new", "w") as file:
