@@ -63,7 +63,7 @@ def test_tasks_that_call_at_once_go_the_short_way(tagged: bool, monkeypatch: pyt
             await server
 
     asyncio.run(main())
-    assert pumps < TASKS * CALLS / 2  # it was five for each call
+    assert pumps < TASKS * CALLS  # five for each call without it; more on a busy machine
 
 
 TURNS = 20  # in one of which the message that waits has come by the short way, however busy the machine is
