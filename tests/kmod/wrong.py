@@ -43,6 +43,7 @@ _EXIT = "static void __exit client_exit(void)\n{\n"
 _ANSWERED = "\task->waiting = false;\n\tc->on_the_way--;\n"
 _SENT = "\tspin_lock_bh(&c->lock);\n\task->sending = false;\n"
 _ENDS = "\tclient_break(c, -EIO);\n"
+_FLUSHED = "\t\tif (client_is_connected(c))\n\t\t\tclient_break(c, -ECONNRESET);\n\t\treturn;\n"
 _DOWN = "\t\tclient_free_queues(c);\n\t\trdma_destroy_id(c->id);\n\t\tclient_become_idle(c);\n"
 
 WRONG = {
@@ -74,7 +75,9 @@ WRONG = {
         "died: Kernel panic",
         ("\tif (IS_ERR(ask)) {\n\t\tpr_err(", "\tif (!ask) {\n\t\tpr_err("),
     ),
-    "does not look how work ended": _client(Step.DEATH, "the command still waits", (_ENDS, "")),
+    "does not look how work ended": _client(
+        Step.DEATH, "the command still waits", (_ENDS, ""), (_FLUSHED, "\t\treturn;\n")
+    ),
     "keeps its protection domain": _client(
         Step.UNLOAD,
         "RDMA objects are left",
