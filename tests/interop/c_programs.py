@@ -3,17 +3,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-
 import pytest
 from cm_programs import listens_there
 from link import Link
 
 from rnic.vm import Job
-from ucma.under import PINGED, REFUSED, Program, call, need
-
-TRIES = 5
+from ucma.under import PINGED, Program, call, need, patient
 
 
 def in_guest(link: Link, words: str) -> Job:
@@ -74,17 +69,6 @@ def ask(link: Link, server: str, client: str, port: int) -> tuple[str, str]:
         job.kill()
         raise
     return here, judged(job, server)
-
-
-def patient(run: Callable[[], tuple[str, str]]) -> tuple[str, str]:
-    """perftest connects twice, and its client does not wait for its server to listen once more."""
-    for left in reversed(range(TRIES)):
-        try:
-            return run()
-        except AssertionError as error:
-            if not left or not re.search(REFUSED, str(error)):
-                raise
-    raise AssertionError
 
 
 def judged(job: Job, program: str) -> str:

@@ -11,8 +11,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import pytest
 
@@ -28,7 +29,9 @@ PINGED = "ping data: rdma-ping-"
 TOO_LATE = rf"((server )?{PINGED}.*\n)*rdma_get_cm_event: Bad file descriptor\n((server )?{PINGED}.*\n)*"
 """What rping says, with exit code 255, if its thread looks for an event behind the end of main()."""
 PAUSE = 0.1  # seconds between two calls
+TRIES = 5
 HOST = "127.0.0.1"
+T = TypeVar("T")
 
 needs_libraries = pytest.mark.skipif(
     not all((libraries() / name).exists() for name in (IBVERBS, PRELOAD)),
@@ -137,3 +140,17 @@ def call(
         assert re.search(REFUSED, text), text
         assert time.monotonic() < limit, text
         time.sleep(PAUSE)
+
+
+def patient(run: Callable[[], T]) -> T:
+    """Run a server and a client of perftest, both anew if the client was refused.
+
+    It connects twice and does not wait for its server to listen once more: then the server waits for ever.
+    """
+    for left in reversed(range(TRIES)):
+        try:
+            return run()
+        except AssertionError as error:
+            if not left or not re.search(REFUSED, str(error)):
+                raise
+    raise AssertionError
