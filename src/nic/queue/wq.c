@@ -130,9 +130,10 @@ static int check_bind(const struct wq *q, const struct rnic_send_wr *wr, struct 
             info->mw_access_flags);
     if (!info->mr && (info->addr || info->length)) /* as libibverbs' ibv_bind_mw() */
         return fail(err, -EINVAL, "bind_info has addr or length, but no memory region");
-    if ((mw->rkey ^ wr->bind_mw.rkey) >> 8)
+    uint32_t key = window_key(mw);
+    if ((key ^ wr->bind_mw.rkey) >> 8)
         return fail(err, -EINVAL, "the new rkey 0x%x differs from 0x%x in more than its lower 8 bits: take inc_rkey()",
-                    wr->bind_mw.rkey, mw->rkey);
+                    wr->bind_mw.rkey, key);
     return 0;
 }
 
@@ -213,8 +214,9 @@ static int fill_list(struct send_wqe *wqe, const struct rnic_send_wr *wr, struct
 static void fill_bind(struct send_wqe *wqe, const struct rnic_send_wr *wr) {
     const struct rnic_mw_bind_info *info = &wr->bind_mw.bind_info;
     wqe->binding = wr->bind_mw.mw;
-    wqe->window = wr->bind_mw.mw->rkey;
-    wqe->new_key = wr->bind_mw.mw->rkey = wr->bind_mw.rkey;
+    wqe->window = window_key(wr->bind_mw.mw);
+    wqe->new_key = wr->bind_mw.rkey;
+    set_window_key(wr->bind_mw.mw, wqe->new_key);
     wqe->region = info->mr ? info->mr->lkey : 0;
     wqe->access = info->mw_access_flags & WINDOW_ACCESS;
     wqe->bind_addr = info->addr;
@@ -310,7 +312,7 @@ static void unfill_send(const struct wq *q, const struct send_wqe *wqe) {
     if (q->rules->datagrams)
         ah_drop(wqe->ah);
     if (wqe->opcode == RNIC_WR_BIND_MW)
-        wqe->binding->rkey = wqe->window;
+        set_window_key(wqe->binding, wqe->window);
 }
 
 /* Nobody has seen the elements of a chain that fails. */

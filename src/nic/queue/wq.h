@@ -164,6 +164,12 @@ bool sq_awaits(const struct wq *q);
 int sq_check_opcode(const struct sq_rules *rules, int opcode, struct rnic_err *err);
 int rq_post(struct wq *q, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad, struct rnic_err *err);
 
+/* A window's key, for whoever posts: threads may bind it by several queue pairs at once. */
+static inline uint32_t window_key(const struct rnic_mw *mw) { return __atomic_load_n(&mw->rkey, __ATOMIC_RELAXED); }
+static inline void set_window_key(struct rnic_mw *mw, uint32_t key) {
+    __atomic_store_n(&mw->rkey, key, __ATOMIC_RELAXED);
+}
+
 /* No packet carries it (qp/element.c). */
 static inline bool wqe_is_local(const struct send_wqe *wqe) {
     return wqe->opcode == RNIC_WR_LOCAL_INV || wqe->opcode == RNIC_WR_BIND_MW;

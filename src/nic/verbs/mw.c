@@ -63,10 +63,11 @@ static int check_bind(const struct rnic_mw *mw, const struct rnic_mw_bind_info *
 }
 
 int soft_bind_mw(struct rnic_qp *qp, struct rnic_mw *mw, const struct rnic_mw_bind *bind, struct rnic_err *err) {
+    uint32_t key = window_key(mw);
     struct rnic_send_wr wr = {.wr_id = bind->wr_id,
                               .opcode = RNIC_WR_BIND_MW,
                               .send_flags = bind->send_flags,
-                              .bind_mw = {mw, (mw->rkey & ~0xFFu) | ((mw->rkey + 1) & 0xFF), bind->bind_info}};
+                              .bind_mw = {mw, (key & ~0xFFu) | ((key + 1) & 0xFF), bind->bind_info}};
     const struct rnic_send_wr *bad;
     int rc = check_bind(mw, &bind->bind_info, err);
     return rc ? rc : soft_post_send(qp, &wr, &bad, err);
