@@ -270,7 +270,7 @@ def test_client_asks_and_checks_what_rnic_answers(side: Side, family: str, poll:
 
 @pytest.mark.parametrize(("family", "poll"), WAYS)
 def test_listener_answers_what_rnic_asks(side: Side, family: str, poll: str) -> None:
-    with side.listener(poll=poll):
+    with side.listener(poll=poll, probe=0):  # a probe that meets the client's end fails, and is counted
         with side.caller("--count", 200, family=family) as client:
             assert report(client) == "200 texts answered\n"
         found = side.wait_agents(0)
