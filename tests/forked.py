@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of rnic, and functions, in processes forked from one that has imported what they need.
+"""Commands of rnic, functions and nodes, in processes forked from one that has imported what they need.
 
 Commands are processes of their own, as those that a shell starts, but begin in a tenth of the time.  A test
 of what a process inherits beside environment, directory and streams (limits, ignored signals, descriptors),

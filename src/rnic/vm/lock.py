@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lock that processes take in turn; whoever waits says for whom, and not for ever."""
+"""A lock that processes take in turn. One that waits names the one that has it, and gives up in the end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def take(
 ) -> None:
     """Lock an open file or folder, until its descriptor is closed; MachineError after patience seconds.
 
-    say   is called once, with for whom this waits
+    say   is called once, and told which process has the lock
     look  is called at each attempt, and may raise what ends the waiting
     """
     began, told = time.monotonic(), False

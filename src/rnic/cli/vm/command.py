@@ -55,7 +55,7 @@ on = click.option(
 
 
 def named(command: Callable[..., T]) -> Callable[..., T]:
-    """A machine's name, with -n as all commands have it, or without."""
+    """Give a command the argument NAME, and the option -n NAME, which means the same."""
 
     @click.argument("name", metavar="[NAME]", default="", shell_complete=names)
     @click.option(
