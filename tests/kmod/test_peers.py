@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 import struct
 import subprocess
 import sys
@@ -48,6 +49,41 @@ def test_a_client_that_stays_notices_that_its_server_was_killed(device: str) -> 
             out, _ = client.communicate(timeout=PATIENCE)
     assert client.returncode == 1
     assert "the connection has ended: " in out
+
+
+# peer_listener.py, which takes all asks that it has receives for, and answers none.
+SILENT = f"""
+import runpy, signal, sys
+sys.path.insert(0, "{COURSE}")
+import serving
+
+def serve(agent):
+    for _ in range(agent.depth):
+        assert agent.cm_id.get_recv_comp().status == 0
+    print("taken", flush=True)
+    signal.pause()
+
+class Clients(serving.Server):
+    def __init__(self, service, client):
+        client.func.serve = serve
+        super().__init__(service, client)
+
+serving.Server = Clients
+runpy.run_path("{COURSE}/peer_listener.py", run_name="__main__")
+"""
+
+
+def test_a_client_that_waits_for_an_answer_notices_that_its_server_stands_still(tmp_path: Path) -> None:
+    """All that it has sent is acknowledged, so nothing is under way that could fail. As a machine that dies."""
+    (program := tmp_path / "server.py").write_text(SILENT)
+    with peer(program, "--port", 0, "--device", "roce_lo") as server:
+        port = line(server).split()[3]
+        with peer("peer_client.py", "127.0.0.1", "--port", port, "--device", "roce_lo") as client:
+            assert line(server) == "taken"
+            server.send_signal(signal.SIGSTOP)
+            out, _ = client.communicate(timeout=PATIENCE)
+    assert client.returncode == 1
+    assert out == "the connection has ended: RETRY_EXC_ERR\n"
 
 
 # peer_listener.py, which has no thread for its first client: so a limit of processes shows itself.

@@ -8,13 +8,13 @@ import os
 import select
 import sys
 import threading
-from errno import EAGAIN, EMFILE
+from errno import EAGAIN, EIO, EMFILE
 from pathlib import Path
 
 import pytest
 
 import rnic
-from rnic import QPAttr, QPState, VerbsError
+from rnic import QP, QPAttr, QPState, VerbsError
 from rnic.rdmacm.agent import Agent
 from rnic.rdmacm.endpoint import resolve_addrinfo
 from rnic.rdmacm.ibcm.gsi import RECEIVES, Gsi
@@ -33,14 +33,19 @@ def no_descriptor(*_: object) -> int:
     raise OSError(EMFILE, os.strerror(EMFILE))
 
 
+def no_device(*_: object) -> None:
+    raise VerbsError(EIO, "the network device has gone", "modify_qp")
+
+
 @pytest.mark.parametrize(
     ("where", "name", "fails"),
     [
         (Thread, "start", no_thread),
         (os, "eventfd", no_descriptor),
         (select, "epoll", no_descriptor),
+        (QP, "modify", no_device),
     ],
-    ids=["thread", "eventfd", "epoll"],
+    ids=["thread", "eventfd", "epoll", "device"],
 )
 def test_an_agent_that_cannot_begin_gives_everything_back(
     monkeypatch: pytest.MonkeyPatch, where: object, name: str, fails: object
@@ -49,9 +54,9 @@ def test_an_agent_that_cannot_begin_gives_everything_back(
     context = rnic.open_device("roce_lo")
     with monkeypatch.context() as patch:
         patch.setattr(where, name, fails)
-        with pytest.raises(OSError, match=r"RLIMIT_NPROC|Too many open files") as caught:
+        with pytest.raises(OSError, match=r"RLIMIT_NPROC|Too many open files|has gone") as caught:
             Agent(threading.RLock(), context, 1)
-    assert caught.value.errno in (EAGAIN, EMFILE)
+    assert caught.value.errno in (EAGAIN, EIO, EMFILE)
     assert context.closed
     assert descriptors() == before
 

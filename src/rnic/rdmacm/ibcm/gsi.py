@@ -60,8 +60,8 @@ class Gsi:
                 cap=QPCap(max_send_wr=SENDS, max_recv_wr=RECEIVES, max_inline_data=MAD_BYTES),
             )
             self._qp = stack.enter_context(pd.create_qp(init))
+            self._ready()
             self._stack = stack.pop_all()
-        self._ready()
 
     def _ready(self) -> None:
         self._qp.modify(QPAttr(qp_state=QPState.INIT, pkey_index=0, port_num=1, qkey=GSI_QKEY))
