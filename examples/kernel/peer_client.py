@@ -11,16 +11,18 @@ import argparse
 import random
 import sys
 from contextlib import suppress
+from typing import NoReturn
 
 import program
 from living import PROBE, write_nothing
 from message import MAGIC, MESSAGE_MAX, TEXT_MAX, Kind, Message, Offer, Request, Service, capitals
 
-from rnic import SGE, WCStatus
+from rnic import SGE, WC, SendFlags, WCStatus
 from rnic.rdmacm import CmId, ConnParam, EventChannel, EventType, create_id
 from rnic.verbs.qp import QPCap
 
 WAIT = 60.0  # seconds
+PROBES = int(WAIT / PROBE)  # while it waits for an answer
 
 
 def options() -> argparse.Namespace:
@@ -40,7 +42,9 @@ class Client:
 
     def __init__(self, cm_id: CmId, channel: EventChannel, depth: int) -> None:
         self.cm_id, self.channel, self.depth = cm_id, channel, depth
-        cm_id.create_qp(cap=QPCap(max_send_wr=depth, max_recv_wr=depth))
+        # The place of a probe is free again with the ask that follows it, whose answer is `depth` answers away.
+        self.sends = (depth + 1) * (PROBES + 1)
+        cm_id.create_qp(cap=QPCap(max_send_wr=self.sends, max_recv_wr=depth))
         self.asks, self.answers = bytearray(depth * MESSAGE_MAX), bytearray(depth * MESSAGE_MAX)
         self.from_here, self.to_here = cm_id.reg_msgs(self.asks), cm_id.reg_msgs(self.answers)
         for slot in range(depth):
@@ -75,14 +79,32 @@ class Client:
 
     def answer(self) -> Message:
         """Wait for the next answer, and for the end of a send: the next ask may take its slot."""
-        got, sent = self.cm_id.get_recv_comp(WAIT), self.cm_id.get_send_comp(WAIT)
-        for wc in (got, sent):
-            if wc.status != WCStatus.SUCCESS:
-                sys.exit(f"the connection has ended: {wc.status.name}")
+        got, sent = self.receive(), self.cm_id.get_send_comp(WAIT)
+        if got.status != WCStatus.SUCCESS or sent.status != WCStatus.SUCCESS:
+            self.end(sent, got)
         start = got.wr_id * MESSAGE_MAX
         found = Message.unpack(bytes(self.answers[start : start + got.byte_len]))
         self.post_receive(got.wr_id)
         return found
+
+    def receive(self) -> WC:
+        """Wait for the completion of a receive; a server that is silent has to acknowledge WRITEs of nothing.
+
+        They leave behind the asks, so that write_nothing() cannot be used: nobody takes their completions. If
+        one fails, the receives fail with it.
+        """
+        for _ in range(PROBES):
+            with suppress(TimeoutError):
+                return self.cm_id.get_recv_comp(PROBE)
+            self.cm_id.post_write(remote_addr=0, rkey=0, flags=SendFlags(0))
+        sys.exit(f"no answer in {WAIT:.0f} s")
+
+    def end(self, sent: WC, got: WC) -> NoReturn:
+        """End the program. The send that failed first says why; what came behind it was flushed."""
+        assert self.cm_id.send_cq
+        sends = [sent, *self.cm_id.send_cq.poll(self.sends)]
+        first = next(wc for wc in (*sends, got) if wc.status != WCStatus.SUCCESS)
+        sys.exit(f"the connection has ended: {first.status.name}")
 
     def exchange(self, texts: list[bytes]) -> None:
         """Ask for all texts, and check all answers, which come in the order of the asks."""
