@@ -42,7 +42,7 @@ class Client:
 
     def __init__(self, cm_id: CmId, channel: EventChannel, depth: int) -> None:
         self.cm_id, self.channel, self.depth = cm_id, channel, depth
-        # The place of a probe is free again with the ask that follows it, whose answer is `depth` answers away.
+        # A probe's place is free again with the ask behind it, whose answer is `depth` answers away.
         self.sends = (depth + 1) * (PROBES + 1)
         cm_id.create_qp(cap=QPCap(max_send_wr=self.sends, max_recv_wr=depth))
         self.asks, self.answers = bytearray(depth * MESSAGE_MAX), bytearray(depth * MESSAGE_MAX)

@@ -74,7 +74,7 @@ runpy.run_path("{COURSE}/peer_listener.py", run_name="__main__")
 
 
 def test_a_client_that_waits_for_an_answer_notices_that_its_server_stands_still(tmp_path: Path) -> None:
-    """All that it has sent is acknowledged, so nothing is under way that could fail. As a machine that dies."""
+    """All that it has sent is acknowledged, so nothing is under way that could fail."""
     (program := tmp_path / "server.py").write_text(SILENT)
     with peer(program, "--port", 0, "--device", "roce_lo") as server:
         port = line(server).split()[3]
