@@ -88,10 +88,10 @@ class Client:
         return found
 
     def receive(self) -> WC:
-        """Wait for the completion of a receive; a server that is silent has to acknowledge WRITEs of nothing.
+        """Wait for the completion of a receive; a silent server has to acknowledge WRITEs of no bytes.
 
-        They leave behind the asks, so that write_nothing() cannot be used: nobody takes their completions. If
-        one fails, the receives fail with it.
+        Asks may be under way, so write_nothing() cannot be used. Nobody takes the completions of these WRITEs:
+        if one fails, the receives fail with it.
         """
         for _ in range(PROBES):
             with suppress(TimeoutError):
