@@ -90,7 +90,7 @@ class Client:
     def receive(self) -> WC:
         """Wait for the completion of a receive; a silent server has to acknowledge WRITEs of no bytes.
 
-        Asks may be under way, so write_nothing() cannot be used. Nobody takes the completions of these WRITEs:
+        Asks may be under way, so write_nothing() cannot be used. Nobody takes completions of these WRITEs:
         if one fails, the receives fail with it.
         """
         for _ in range(PROBES):
