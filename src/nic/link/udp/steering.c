@@ -411,7 +411,6 @@ static bool differs(struct port_steering *st) {
 static void checked(struct port *p, uint64_t now) {
     struct port_steering *st = p->steering;
     bool wrong = differs(st);
-    st->checked = now;
     memset(&st->doubts, 0, sizeof st->doubts);
     attach(p, &st->map);
     st->all |= wrong;
@@ -482,8 +481,9 @@ static void doubt_end(struct port_steering *st) {
 }
 
 /* Those that requests of the CM are spread over, and those that were silent. */
-static void doubt_some(struct port_steering *st) {
+static void doubt_some(struct port_steering *st, uint64_t now) {
     uint32_t n = 0;
+    st->checked = now;
     for (uint32_t k = 0; k < st->map.count && n < STEERPROG_SPREAD; k++) {
         bool silent = bit(st->map.silent, k);
         if (silent || st->map.first_slot[k] != NOBODY) {
@@ -509,6 +509,13 @@ static bool doubt_suspects(struct port_steering *st) {
     return any;
 }
 
+static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+/* When those that requests are spread over are to be looked at, as somebody came. */
+static uint64_t spread_due(const struct port_steering *st, uint64_t now) {
+    return st->checked < st->spread_at ? later(now, st->checked + CHECK_PERIOD) : NEVER;
+}
+
 static void look(struct port *p, uint64_t now) {
     struct port_steering *st = p->steering;
     if (st->map.count == 0 || (st->all && now >= st->looked + st->look_interval)) {
@@ -517,16 +524,17 @@ static void look(struct port *p, uint64_t now) {
     } else if (st->all) {
         idle(p, now);
     } else if (doubt_suspects(st)) {
+        if (spread_due(st, now) == now) {
+            doubt_some(st, now);
+        }
         begin(p, STEERING_CHECK, 0, now);
     } else if ((any_bit(st->joins.bits) || any_bit(st->suspects.bits)) && st->map.count < SLOT_COUNT) {
         begin(p, STEERING_LEARN, st->map.count, now);
     } else {
-        doubt_some(st);
+        doubt_some(st, now);
         begin(p, STEERING_CHECK, 0, now);
     }
 }
-
-static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 /* When to look next: at all, when the order is not as we thought; at what is asked for; at those that were silent. */
 static void idle(struct port *p, uint64_t now) {
@@ -538,7 +546,7 @@ static void idle(struct port *p, uint64_t now) {
     } else if (any_bit(st->joins.bits) || any_bit(st->suspects.bits)) {
         st->wake = now + GATHER;
     } else if (st->checked < st->spread_at) {
-        st->wake = later(now, st->checked + CHECK_PERIOD);
+        st->wake = spread_due(st, now);
     } else if (any_bit(st->map.silent)) {
         st->wake = now + WATCH_PERIOD;
     }
@@ -583,8 +591,9 @@ static void steward_input(struct port *p, const struct probe *probe, uint64_t no
         set_bit(st->joins.bits, probe->slot);
         if (st->map.index_of[probe->slot] != NOBODY) { /* it may have more slots now, or asks whether all is well */
             set_bit(st->suspects.bits, probe->slot);
+        } else {
+            st->spread_at = now;
         }
-        st->spread_at = now;
     } else if (probe->about < SLOT_COUNT) {
         set_bit(st->suspects.bits, probe->about);
     }
