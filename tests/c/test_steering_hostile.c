@@ -134,8 +134,8 @@ static void looks_at_all_are_ever_further_apart(void) {
         CHECK(counts(&group_members[0], &join_instead, sizeof join_instead, &own));
         group_run(5 * MS);
     }
-    group_has_said("3 P3-7 P0-2 43 P3-7 P0-2 123 P3-7 P0-2 283 P3-7 P0-2 603 P3-7 P0-2 1243 P3-7 P0-2 2243 P3-7 P0-2 "
-                   "3243 P3-7 P0-2");
+    group_has_said("3 P4-7 P0-3 43 P4-7 P0-3 123 P4-7 P0-3 283 P4-7 P0-3 603 P4-7 P0-3 1243 P4-7 P0-3 2243 P4-7 P0-3 "
+                   "3243 P4-7 P0-3");
     group_order(&group_members[0], "0 1 2");
     group_end();
 }

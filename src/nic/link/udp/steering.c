@@ -407,19 +407,28 @@ static bool differs(struct port_steering *st) {
     return wrong;
 }
 
+/* Who is behind the last one though we do not know of it: another steward has learnt it.  SLOT_COUNT: nobody is. */
+static uint32_t stranger_behind(const struct port_steering *st) {
+    uint32_t slot = st->map.count < SLOT_COUNT ? st->answered[st->map.count] : NOBODY;
+    return slot != NOBODY && st->map.index_of[slot] == NOBODY ? slot : SLOT_COUNT;
+}
+
 /* All as we thought: then the program says it once more, as somebody else's may be in place. */
 static void checked(struct port *p, uint64_t now) {
     struct port_steering *st = p->steering;
     bool wrong = differs(st);
+    uint32_t stranger = stranger_behind(st);
     memset(&st->doubts, 0, sizeof st->doubts);
-    attach(p, &st->map);
     st->all |= wrong;
     for (uint32_t slot = 0; slot < SLOT_COUNT; slot++) {
         if (st->map.index_of[slot] != NOBODY) {
             clear_bit(st->suspects.bits, slot);
         }
     }
-    if (!wrong) {
+    if (stranger < SLOT_COUNT) {
+        set_bit(st->suspects.bits, stranger);
+    } else if (!wrong) {
+        attach(p, &st->map);
         welcome(p, now);
     }
     idle(p, now);
@@ -474,9 +483,12 @@ static void check_step(struct port *p, uint64_t now) {
 
 /* ---------------------------------------------------------------- what is to be looked at */
 
-/* The last member has moved when another has gone. */
+/* The last member has moved when another has gone, and somebody may have come behind it. */
 static void doubt_end(struct port_steering *st) {
     set_bit(st->doubts.bits, st->map.count - 1);
+    if (st->map.count < SLOT_COUNT) {
+        set_bit(st->doubts.bits, st->map.count);
+    }
     set_bit(st->doubts.bits, BEYOND);
 }
 

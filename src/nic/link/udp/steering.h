@@ -24,6 +24,7 @@
  * The steward says that it has heard (HEARD) and when the member is in the program (WELCOME).  A steward that is not
  * heard of is stopped, and the next index is asked, which then learns the order for itself.  Who is not heard by any of
  * the first eight learns it itself, and goes on looking until it has found itself, however many are silent ahead of it.
+ * So there may be several stewards; whoever looks again sees by the index behind the last one whether another knows more.
  * Meanwhile, and whenever the program is wrong, packets reach other members, which forward them.  What falls to a stopped
  * member makes no forwards; so who has been told that there is one asks again now and then whether all is well.
  */
