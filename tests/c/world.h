@@ -29,10 +29,10 @@ void world_sleep(unsigned ms);
         }                                                                                                              \
     } while (0)
 
-/* What other processes bring about: a busy machine gets ten seconds for it. */
+#define PATIENCE 10000 /* ms, for what other processes bring about on a busy machine */
 #define WAIT_FOR(cond)                                                                                                 \
     do {                                                                                                               \
-        for (int wait_i = 0; wait_i < 10000 && !(cond); wait_i++) {                                                    \
+        for (int wait_i = 0; wait_i < PATIENCE && !(cond); wait_i++) {                                                    \
             world_sleep(1);                                                                                               \
         }                                                                                                              \
         CHECK(cond);                                                                                                   \
@@ -101,5 +101,8 @@ void world_flow(struct world *w, struct proc **to, int n, unsigned ms, const cha
 void world_settle(struct world *w, struct proc **to, int n);
 /* Sends count packets to each, no more at once than a socket buffer holds: all must come straight from the kernel. */
 void world_check_direct(struct world *w, struct proc **to, int n, unsigned count);
+/* Likewise, but with stopped members: whoever is slow to answer is taken for one of these until the next look. So it may take
+ * more than one try. */
+void world_check_mends(struct world *w, struct proc **to, int n, unsigned count);
 
 #endif

@@ -115,7 +115,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """A failure whose guest is lost shows what that guest printed last."""
     report = yield
     link = (getattr(item, "funcargs", None) or {}).get("link")
-    if report.failed and link is not None and (console := link.guest.lost()):
+    if report.failed and link is not None and (console := link.lost()):
         item.stash[LOST] = console
         report.sections.append((GUEST_LOST, console))
     return report
@@ -125,8 +125,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     """A test that lost its guest runs once more, in a new guest, and the summary says so.
 
-    The guest's kernel hangs or dies now and then, one time in many thousands of tests; what it had to say of
-    rnic then, the second run says.
+    The guest's kernel hangs, dies or stands still now and then, one time in many thousands of tests; what it had
+    to say of rnic then, the second run says.
     """
     if "link" not in getattr(item, "fixturenames", ()):
         return None

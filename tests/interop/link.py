@@ -59,6 +59,15 @@ class Link:
         self._ports = itertools.count(18515)
         self._verbs: Job | None = None
         self._context: Any = None
+        self.stalled = ""  # how a test has seen that the guest's kernel does not go on
+
+    def lost(self) -> str:
+        """What there is to show of a guest that is of no more use; of one that lives and goes on ""."""
+        return self.stalled or self.guest.lost()
+
+    def kernel_sent(self) -> int:
+        """How many packets the guest's rxe has sent."""
+        return int(self.guest.check("cat /sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts"))
 
     def kernel_end(self, family: str, **options: Any) -> End:
         """A QP of the guest's kernel; see KernelEnd for the options."""

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -26,7 +28,22 @@ def rnic_pingpong(service: str, *options: object) -> Iterator[subprocess.Popen[s
             process.kill()
 
 
-def finish(process: subprocess.Popen[str], job: Job) -> tuple[str, str]:
+def stall(link: Link, ours: str, packets: int) -> str:
+    """Why it is the guest's kernel that does not go on, though it is its turn; else "".
+
+    rnic's end has sent all that it has to send, to the last ACK, and waits for a message that the kernel has
+    begun, or not; that sends nothing, not even again (tests/interop/README.md).
+    """
+    seen = re.search(r"after (\d+) of .*: nothing happened(?s:.*) RTS; 0 sends (?s:.*)requests_executed (\d+)", ours)
+    if not packets or not seen or int(seen[2]) >= (int(seen[1]) + 1) * packets:
+        return ""
+    sent = [link.kernel_sent()]
+    time.sleep(2)  # far more than its timeout
+    sent.append(link.kernel_sent())
+    return f"its queue pair stood still at {sent[0]} packets\n{ours}" if sent[0] == sent[1] else ""
+
+
+def finish(link: Link, process: subprocess.Popen[str], job: Job, packets: int) -> tuple[str, str]:
     """Wait for both ends; what they printed.  One whose peer has failed waits for ever, and is ended."""
     try:
         our_out, _ = process.communicate(timeout=60)
@@ -34,6 +51,7 @@ def finish(process: subprocess.Popen[str], job: Job) -> tuple[str, str]:
         process.kill()
         our_out = f"{process.communicate()[0]}killed after 60 s\n"
     if process.returncode:
+        link.stalled = stall(link, our_out, packets)
         job.kill()
     try:
         rc, out = job.wait(30)
@@ -45,9 +63,12 @@ def finish(process: subprocess.Popen[str], job: Job) -> tuple[str, str]:
 
 
 def pingpong(
-    link: Link, rnic: str, ours: list[object], theirs: list[object], *, service: str = "rc"
+    link: Link, rnic: str, ours: list[object], theirs: list[object], *, service: str = "rc", packets: int = 0
 ) -> tuple[str, str]:
-    """Run both ends; what they printed.  Each must succeed; rnic gives up first and says why."""
+    """Run both ends; what they printed.  Each must succeed; rnic gives up first and says why.
+
+    packets: of each message, where a kernel that stands still is to be told from rnic's failures (stall()).
+    """
     port = link.port()
     # It sleeps (-e): one that polls on the guest's one processor was seen to keep the kernel from all packets
     # until it ended, two seconds later.
@@ -57,11 +78,11 @@ def pingpong(
     if rnic == "server":
         with rnic_pingpong(service, *ours) as process:
             link.host_listens(port)
-            return finish(process, link.guest.spawn(f"{original} {link.guest.host_ip}"))
+            return finish(link, process, link.guest.spawn(f"{original} {link.guest.host_ip}"), packets)
     job = link.guest.spawn(original)
     link.guest_listens(port)
     with rnic_pingpong(service, *ours, link.guest.ip) as process:
-        return finish(process, job)
+        return finish(link, process, job, packets)
 
 
 @pytest.mark.combinations(
@@ -77,7 +98,7 @@ def test_rc_pingpong(link: Link, family: str, rnic: str, size: int, events: bool
     common: list[object] = ["-s", size, "-m", path_mtu, "-n", iters, "-i", 1, "-l", 0, "-c", *["-e"] * events]
     ours = ["-d", link.device, "-g", link.rnic_gid_index(family), "-r", 100, *common]
     theirs = ["-g", link.kernel_gid_index(family), "-r", 100, *common]
-    for out in pingpong(link, rnic, ours, theirs):
+    for out in pingpong(link, rnic, ours, theirs, packets=-(-size // path_mtu)):
         assert f"{iters} iters in" in out
         assert "invalid data" not in out
 
