@@ -125,8 +125,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     """A test that lost its guest runs once more, in a new guest, and the summary says so.
 
-    The guest's kernel hangs, dies or stands still now and then, one time in many thousands of tests; what it had
-    to say of rnic then, the second run says.
+    The guest's kernel hangs, dies or stands still now and then, one time in many thousands of tests; what it
+    had to say of rnic then, the second run says.
     """
     if "link" not in getattr(item, "fixturenames", ()):
         return None

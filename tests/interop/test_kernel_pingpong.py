@@ -17,6 +17,11 @@ from rnic.vm import Job, MachineError
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("wire")]
 
+# What rnic says of itself when it waits for a message, and all that it has sent is acknowledged.
+GAVE_UP = re.compile(
+    r"after (\d+) of .*: nothing happened.* RTS; 0 sends .*requests_executed (\d+)", flags=re.DOTALL
+)
+
 
 @contextmanager
 def rnic_pingpong(service: str, *options: object) -> Iterator[subprocess.Popen[str]]:
@@ -34,7 +39,7 @@ def stall(link: Link, ours: str, packets: int) -> str:
     rnic's end has sent all that it has to send, to the last ACK, and waits for a message that the kernel has
     begun, or not; that sends nothing, not even again (tests/interop/README.md).
     """
-    seen = re.search(r"after (\d+) of .*: nothing happened(?s:.*) RTS; 0 sends (?s:.*)requests_executed (\d+)", ours)
+    seen = GAVE_UP.search(ours)
     if not packets or not seen or int(seen[2]) >= (int(seen[1]) + 1) * packets:
         return ""
     sent = [link.kernel_sent()]
