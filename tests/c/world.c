@@ -387,11 +387,6 @@ static bool each_is_direct(struct world *w, struct proc **to, int n, unsigned co
 }
 
 void world_check_direct(struct world *w, struct proc **to, int n, unsigned count) {
-    world_settle(w, to, n);
-    CHECK(each_is_direct(w, to, n, count));
-}
-
-void world_check_mends(struct world *w, struct proc **to, int n, unsigned count) {
     uint64_t start = world_clock();
     do {
         CHECK(world_clock() - start < SETTLE_LIMIT * MS);

@@ -99,10 +99,8 @@ struct totals world_totals(struct world *w);
 void world_flow(struct world *w, struct proc **to, int n, unsigned ms, const char *what, uint64_t since);
 /* A busy machine may take longer than such a flow lasts: waits until packets have come right for 50 ms. */
 void world_settle(struct world *w, struct proc **to, int n);
-/* Sends count packets to each, no more at once than a socket buffer holds: all must come straight from the kernel. */
+/* Sends count packets to each, no more at once than a socket buffer holds: all must come straight from the kernel. It may take
+ * more than one try: on a busy machine whoever is slow to answer is taken for a stopped member until the next look. */
 void world_check_direct(struct world *w, struct proc **to, int n, unsigned count);
-/* Likewise, but with stopped members: whoever is slow to answer is taken for one of these until the next look. So it may take
- * more than one try. */
-void world_check_mends(struct world *w, struct proc **to, int n, unsigned count);
 
 #endif
