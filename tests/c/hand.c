@@ -14,7 +14,7 @@ void inject(struct end *from, const struct hand *h) {
     bth_set_pad(bytes, (uint8_t)pad);
     bth_set_pkey(bytes, 0xFFFF);
     bth_set_dqpn(bytes, from->peer->qp->pub.qp_num);
-    bth_set_ackreq(bytes, 1);
+    bth_set_ackreq(bytes, !h->unasked);
     bth_set_psn(bytes, psn_add(base, h->psn));
     if (row->reth) {
         reth_set_va(bytes + row->reth, (uintptr_t)from->peer->mem + h->at);

@@ -13,6 +13,7 @@ struct hand {
     uint32_t dma;    /* reth_len */
     uint8_t syndrome;
     int psn;
+    bool unasked; /* it asks for no ACK */
     uint64_t at; /* of the peer's memory */
 };
 

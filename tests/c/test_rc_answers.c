@@ -96,6 +96,30 @@ static void an_answer_tells_of_many_receives_as_well_as_it_can(void) {
     }
 }
 
+/* The kernel's requester now and then goes on by its timer alone, which waits for what is not acknowledged. */
+static void no_more_is_acknowledged_than_was_asked_for(void) {
+    pair_open(&p, .mtu = RNIC_MTU_256, .ack_hold = 100 * US); /* while the others come */
+    post_recv(&p.b, 1, 0, 4096);
+    post_recv(&p.b, 2, 0, 4096);
+    uint32_t asked = rc_of(p.b.qp)->resp.psn;
+    inject(&p.a, &(struct hand){.opcode = ROCE_RC_SEND_ONLY, .length = 256});
+    inject(&p.a, &(struct hand){.opcode = ROCE_RC_SEND_FIRST, .length = 256, .psn = 1, .unasked = true});
+    inject(&p.a, &(struct hand){.opcode = ROCE_RC_SEND_MIDDLE, .length = 256, .psn = 2, .unasked = true});
+    fabric_run(&p.f, p.f.now + 1000 * US);
+    CHECK_EQ(rc_of(p.b.qp)->resp.psn, psn_add(asked, 3));
+    CHECK_EQ(answer(ROCE_RC_ACK, 0)->psn, asked);
+    CHECK(answer(ROCE_RC_ACK, 1) == NULL);
+    inject(&p.a, &(struct hand){.opcode = ROCE_RC_SEND_FIRST, .length = 256, .psn = -2, .unasked = true});
+    fabric_run(&p.f, p.f.now + 1000 * US);
+    CHECK_EQ(answer(ROCE_RC_ACK, 1)->psn, psn_add(asked, 1)); /* what comes again */
+    inject(&p.a, &(struct hand){.opcode = ROCE_RC_SEND_LAST, .length = 256, .unasked = true});
+    fabric_run(&p.f, p.f.now + 1000 * US);
+    CHECK_EQ(answer(ROCE_RC_ACK, 2)->psn, psn_add(asked, 3));
+    WANT(p.b.recv_cq, 1, SUCCESS);
+    WANT(p.b.recv_cq, 2, SUCCESS);
+    pair_close(&p);
+}
+
 struct lost {
     int node;
     uint32_t nth;
@@ -317,6 +341,7 @@ int main(void) {
     RUN(a_write_that_has_not_ended_counts_as_no_message);
     RUN(an_answer_tells_the_receives_that_are_left);
     RUN(an_answer_tells_of_many_receives_as_well_as_it_can);
+    RUN(no_more_is_acknowledged_than_was_asked_for);
     RUN(a_gap_is_told_once_with_the_psn_that_is_missing);
     RUN(what_comes_again_is_answered_and_not_done_again);
     RUN(an_rnr_nak_says_how_long_to_wait_and_that_is_waited);

@@ -145,7 +145,8 @@ static void executed(struct qp *qp, const struct packet *pkt, uint32_t psns, uin
         keep_behind(resp);
         return;
     }
-    resp->acked = pkt->psn;
+    if (pkt->ackreq || ends)
+        resp->acked = pkt->psn;
     if (pkt->ackreq)
         resp_want_ack(resp, receive && qp->nic->ack_hold ? ACK_ASKED : ACK_NOW, now);
     else if (ends)
@@ -366,6 +367,8 @@ static void duplicate(struct qp *qp, const struct packet *pkt, uint64_t now) {
     uint32_t from, end;
     COUNT(qp, duplicate_requests);
     if (!(pkt->row->mask & OPC_WAITS)) {
+        if (psn_diff(pkt->psn, resp->acked) > 0)
+            resp->acked = pkt->psn;
         resp_want_ack(resp, ACK_NOW, now);
         return;
     }
