@@ -4,7 +4,7 @@
 #include "roce/roce.h"
 #include "wire/bth.h"
 
-void inject(struct end *from, const struct hand *h) {
+static void put(struct end *from, const struct hand *h, bool ackreq) {
     uint8_t bytes[8192] = {0};
     const struct roce_opcode *row = roce_opcode(h->opcode);
     const struct rc *rc = rc_of(from->peer->qp);
@@ -14,7 +14,7 @@ void inject(struct end *from, const struct hand *h) {
     bth_set_pad(bytes, (uint8_t)pad);
     bth_set_pkey(bytes, 0xFFFF);
     bth_set_dqpn(bytes, from->peer->qp->pub.qp_num);
-    bth_set_ackreq(bytes, !h->unasked);
+    bth_set_ackreq(bytes, ackreq);
     bth_set_psn(bytes, psn_add(base, h->psn));
     if (row->reth) {
         reth_set_va(bytes + row->reth, (uintptr_t)from->peer->mem + h->at);
@@ -31,3 +31,7 @@ void inject(struct end *from, const struct hand *h) {
     }
     fabric_inject(from->node, &from->qp->way, bytes, row->header + h->length + pad);
 }
+
+void inject(struct end *from, const struct hand *h) { put(from, h, true); }
+
+void inject_unasked(struct end *from, const struct hand *h) { put(from, h, false); }

@@ -13,10 +13,10 @@ struct hand {
     uint32_t dma;    /* reth_len */
     uint8_t syndrome;
     int psn;
-    bool unasked; /* it asks for no ACK */
     uint64_t at; /* of the peer's memory */
 };
 
 void inject(struct end *from, const struct hand *h);
+void inject_unasked(struct end *from, const struct hand *h); /* without AckReq */
 
 #endif

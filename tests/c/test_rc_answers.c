@@ -103,20 +103,69 @@ static void no_more_is_acknowledged_than_was_asked_for(void) {
     post_recv(&p.b, 2, 0, 4096);
     uint32_t asked = rc_of(p.b.qp)->resp.psn;
     inject(&p.a, &(struct hand){.opcode = ROCE_RC_SEND_ONLY, .length = 256});
-    inject(&p.a, &(struct hand){.opcode = ROCE_RC_SEND_FIRST, .length = 256, .psn = 1, .unasked = true});
-    inject(&p.a, &(struct hand){.opcode = ROCE_RC_SEND_MIDDLE, .length = 256, .psn = 2, .unasked = true});
+    inject_unasked(&p.a, &(struct hand){.opcode = ROCE_RC_SEND_FIRST, .length = 256, .psn = 1});
+    inject_unasked(&p.a, &(struct hand){.opcode = ROCE_RC_SEND_MIDDLE, .length = 256, .psn = 2});
     fabric_run(&p.f, p.f.now + 1000 * US);
     CHECK_EQ(rc_of(p.b.qp)->resp.psn, psn_add(asked, 3));
     CHECK_EQ(answer(ROCE_RC_ACK, 0)->psn, asked);
     CHECK(answer(ROCE_RC_ACK, 1) == NULL);
-    inject(&p.a, &(struct hand){.opcode = ROCE_RC_SEND_FIRST, .length = 256, .psn = -2, .unasked = true});
+    inject_unasked(&p.a, &(struct hand){.opcode = ROCE_RC_SEND_FIRST, .length = 256, .psn = -2});
     fabric_run(&p.f, p.f.now + 1000 * US);
     CHECK_EQ(answer(ROCE_RC_ACK, 1)->psn, psn_add(asked, 1)); /* what comes again */
-    inject(&p.a, &(struct hand){.opcode = ROCE_RC_SEND_LAST, .length = 256, .unasked = true});
+    inject_unasked(&p.a, &(struct hand){.opcode = ROCE_RC_SEND_LAST, .length = 256});
     fabric_run(&p.f, p.f.now + 1000 * US);
     CHECK_EQ(answer(ROCE_RC_ACK, 2)->psn, psn_add(asked, 3));
     WANT(p.b.recv_cq, 1, SUCCESS);
     WANT(p.b.recv_cq, 2, SUCCESS);
+    pair_close(&p);
+}
+
+/* Of the message under way all that has come is acknowledged to one that asks again: an ACK may have been lost. */
+static void what_asks_again_is_told_of_all_that_has_come(void) {
+    pair_open(&p, .mtu = RNIC_MTU_256);
+    post_recv(&p.b, 1, 0, 4096);
+    uint32_t first = rc_of(p.b.qp)->resp.psn;
+    inject_unasked(&p.a, &(struct hand){.opcode = ROCE_RC_SEND_FIRST, .length = 256});
+    inject_unasked(&p.a, &(struct hand){.opcode = ROCE_RC_SEND_MIDDLE, .length = 256, .psn = 1});
+    fabric_run(&p.f, p.f.now + 1000 * US);
+    CHECK(answer(ROCE_RC_ACK, 0) == NULL);
+    inject(&p.a, &(struct hand){.opcode = ROCE_RC_SEND_FIRST, .length = 256, .psn = -2});
+    fabric_run(&p.f, p.f.now + 1000 * US);
+    CHECK_EQ(answer(ROCE_RC_ACK, 0)->psn, psn_add(first, 1));
+    pair_close(&p);
+}
+
+/* It would complete the READ, or end the queue pair. */
+static void a_WRITE_with_the_PSN_of_a_READ_draws_no_ACK_of_it(void) {
+    pair_open(&p, .mtu = RNIC_MTU_256);
+    uint32_t was = rc_of(p.b.qp)->resp.psn;
+    inject(&p.a, &(struct hand){.opcode = ROCE_RC_WRITE_ONLY, .length = 256, .dma = 256});
+    fabric_run(&p.f, p.f.now + 100 * US);
+    inject(&p.a, &(struct hand){.opcode = ROCE_RC_READ_REQUEST, .dma = 1024});
+    fabric_run(&p.f, p.f.now + 100 * US);
+    inject(&p.a, &(struct hand){.opcode = ROCE_RC_WRITE_ONLY, .length = 256, .dma = 256, .psn = -2});
+    fabric_run(&p.f, p.f.now + 1000 * US);
+    CHECK_EQ(answer(ROCE_RC_ACK, 0)->psn, was);
+    CHECK_EQ(answer(ROCE_RC_ACK, 1)->psn, was);
+    pair_close(&p);
+}
+
+/* 2^31 bytes in packets of 256, behind a lap of READs. */
+static void an_ACK_is_never_ahead_however_long_nobody_asks(void) {
+    pair_open(&p, .mtu = RNIC_MTU_256);
+    struct responder *resp = &rc_of(p.b.qp)->resp;
+    resp->acked = psn_add(resp->psn, -PSN_HALF / 2);
+    inject_unasked(&p.a, &(struct hand){.opcode = ROCE_RC_WRITE_FIRST, .length = 256, .dma = 4096});
+    fabric_run(&p.f, p.f.now + 100 * US);
+    for (int i = 0; i < 4; i++) { /* all but a few of its packets have come */
+        resp->psn = psn_add(resp->psn, PSN_HALF / 4);
+        resp->count += PSN_HALF / 4;
+        inject_unasked(&p.a, &(struct hand){.opcode = ROCE_RC_WRITE_MIDDLE, .length = 256});
+        fabric_run(&p.f, p.f.now + 100 * US);
+    }
+    inject_unasked(&p.a, &(struct hand){.opcode = ROCE_RC_WRITE_MIDDLE, .length = 256, .psn = -1}); /* again */
+    fabric_run(&p.f, p.f.now + 1000 * US);
+    CHECK_EQ(answer(ROCE_RC_ACK, 0)->psn, psn_add(resp->psn, -1));
     pair_close(&p);
 }
 
@@ -342,6 +391,9 @@ int main(void) {
     RUN(an_answer_tells_the_receives_that_are_left);
     RUN(an_answer_tells_of_many_receives_as_well_as_it_can);
     RUN(no_more_is_acknowledged_than_was_asked_for);
+    RUN(what_asks_again_is_told_of_all_that_has_come);
+    RUN(a_WRITE_with_the_PSN_of_a_READ_draws_no_ACK_of_it);
+    RUN(an_ACK_is_never_ahead_however_long_nobody_asks);
     RUN(a_gap_is_told_once_with_the_psn_that_is_missing);
     RUN(what_comes_again_is_answered_and_not_done_again);
     RUN(an_rnr_nak_says_how_long_to_wait_and_that_is_waited);

@@ -120,7 +120,7 @@ static enum fault check_resources(struct qp *qp, const struct packet *pkt) {
 
 /* ---------------------------------------------------------------- execution */
 
-/* READs alone may go on for a whole lap of PSNs; then what was acknowledged last would be ahead again. */
+/* READs, or a message that asks for nothing, may go on for a whole lap of PSNs; then what was acknowledged last would be ahead again. */
 static void keep_behind(struct responder *resp) {
     if (psn_mask(resp->psn - resp->acked) > PSN_HALF / 2)
         resp->acked = psn_add(resp->psn, -PSN_HALF / 2);
@@ -147,6 +147,8 @@ static void executed(struct qp *qp, const struct packet *pkt, uint32_t psns, uin
     }
     if (pkt->ackreq || ends)
         resp->acked = pkt->psn;
+    else
+        keep_behind(resp);
     if (pkt->ackreq)
         resp_want_ack(resp, receive && qp->nic->ack_hold ? ACK_ASKED : ACK_NOW, now);
     else if (ends)
@@ -360,6 +362,16 @@ static struct resource *answer_of(const struct rc *rc, const struct packet *pkt,
     return !(pkt->row->mask & OPC_READ) || repeat_read(rc, res, pkt, from, end) ? res : NULL;
 }
 
+/* Of the message under way: one that asks hears of all that has come, as ACKs may have been lost; else of itself. */
+static void acknowledge_again(struct responder *resp, const struct packet *pkt) {
+    if (!resp->in.message)
+        return;
+    if (pkt->ackreq)
+        resp->acked = psn_add(resp->psn, -1);
+    else if (psn_diff(pkt->psn, resp->acked) > 0)
+        resp->acked = pkt->psn;
+}
+
 /* What has been done is not done again: SENDs and WRITEs are acknowledged (IBA C9-105), the others answered. */
 static void duplicate(struct qp *qp, const struct packet *pkt, uint64_t now) {
     struct rc *rc = rc_of(qp);
@@ -367,8 +379,7 @@ static void duplicate(struct qp *qp, const struct packet *pkt, uint64_t now) {
     uint32_t from, end;
     COUNT(qp, duplicate_requests);
     if (!(pkt->row->mask & OPC_WAITS)) {
-        if (psn_diff(pkt->psn, resp->acked) > 0)
-            resp->acked = pkt->psn;
+        acknowledge_again(resp, pkt);
         resp_want_ack(resp, ACK_NOW, now);
         return;
     }
