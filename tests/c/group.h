@@ -13,7 +13,7 @@
 
 #define MS 1000000ull
 #define NEVER UINT64_MAX
-#define MEMBERS 40
+#define MEMBERS 64
 #define SENDERS 5 /* the kernel's hash differs by source port */
 
 struct member {

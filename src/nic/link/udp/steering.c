@@ -232,6 +232,15 @@ static bool is_asked(const struct port_steering *st, uint32_t index) {
     return index >= st->window && index < window_end(st);
 }
 
+/* Of a look at more than a window holds, each is asked before the first one is asked again: what was not cannot be silent. */
+static bool all_were_asked(const struct port_steering *st) {
+    bool all = true;
+    for (uint32_t i = 0; i < SLOT_COUNT / 64; i++) {
+        all &= (st->doubts.bits[i] & ~st->asked.bits[i]) == 0;
+    }
+    return all;
+}
+
 /* Sends to those that have not answered, eight at most, one after the other in turn. */
 static void send_probes(struct port *p, uint64_t now) {
     struct port_steering *st = p->steering;
@@ -240,11 +249,13 @@ static void send_probes(struct port *p, uint64_t now) {
         if (is_asked(st, k) && st->answered[k] == NOBODY) {
             struct probe probe = make_probe(p, PROBE, k, 0);
             say(p, &probe);
+            set_bit(st->asked.bits, k);
             st->cursor = k + 1;
             n++;
         }
     }
-    st->try_until = now + (TRY_FIRST << st->tries++);
+    st->try_until = now + (TRY_FIRST << st->tries);
+    st->tries += st->phase == STEERING_LEARN || all_were_asked(st);
     st->wake = st->try_until;
 }
 
@@ -260,6 +271,7 @@ static void begin(struct port *p, enum steering_phase phase, uint32_t from, uint
     st->from = st->window = from;
     st->tries = 0;
     memset(st->answered, 0xFF, sizeof st->answered);
+    memset(&st->asked, 0, sizeof st->asked);
     st->found = st->map;
     for (uint32_t k = from; phase == STEERING_LEARN && k < st->map.count; k++) {
         map_vacate(&st->found, k);
@@ -344,7 +356,7 @@ static void welcome(struct port *p, uint64_t now) {
     bool watch = any_bit(st->map.silent);
     for (uint32_t slot = 0; slot < SLOT_COUNT; slot++) {
         struct slotmsg msg = {.type = SLOTMSG_WELCOME, .index = watch, .nonce = st->token_of[slot]};
-        if (!bit(st->joins.bits, slot) || st->map.index_of[slot] == NOBODY) {
+        if (!bit(st->joins.bits, slot) || st->map.index_of[slot] == NOBODY || bit(st->suspects.bits, slot)) {
             continue;
         }
         clear_bit(st->joins.bits, slot);
@@ -360,6 +372,25 @@ static void welcome(struct port *p, uint64_t now) {
  * answered, or when we, who were asked, have not. */
 static bool doubtful(const struct port_steering *st) {
     return !any_program_is_ours(st) && (st->found.index_of[st->slots[0]] == NOBODY || count_found(st) < 2);
+}
+
+/* Those of whom the look has shown where they are, or that they are not behind `from`. */
+static void clear_suspects(struct port_steering *st) {
+    for (uint32_t slot = 0; slot < SLOT_COUNT; slot++) {
+        uint32_t index = st->map.index_of[slot];
+        if (index == NOBODY || index >= st->from) {
+            clear_bit(st->suspects.bits, slot);
+        }
+    }
+}
+
+/* Has somebody asked to be found of whom we still do not know where he is? */
+static bool any_is_lost(const struct port_steering *st) {
+    bool lost = false;
+    for (uint32_t slot = 0; slot < SLOT_COUNT && !lost; slot++) {
+        lost = bit(st->joins.bits, slot) && st->map.index_of[slot] == NOBODY;
+    }
+    return lost;
 }
 
 static void learnt(struct port *p, uint64_t now) {
@@ -378,9 +409,9 @@ static void learnt(struct port *p, uint64_t now) {
         st->map = st->found;
         attach(p, &st->map);
     }
+    clear_suspects(st);
     welcome(p, now);
-    st->all = !whole && any_bit(st->joins.bits); /* not behind the last one: who else is not where we think? */
-    memset(&st->suspects, 0, sizeof st->suspects);
+    st->all = !whole && any_is_lost(st); /* not behind the last one: who else is not where we think? */
     if (whole) {
         memset(&st->joins, 0, sizeof st->joins); /* who was not found asks again */
         st->looked = now;
@@ -418,13 +449,13 @@ static void checked(struct port *p, uint64_t now) {
     struct port_steering *st = p->steering;
     bool wrong = differs(st);
     uint32_t stranger = stranger_behind(st);
-    memset(&st->doubts, 0, sizeof st->doubts);
     st->all |= wrong;
     for (uint32_t slot = 0; slot < SLOT_COUNT; slot++) {
-        if (st->map.index_of[slot] != NOBODY) {
+        if (st->map.index_of[slot] != NOBODY && bit(st->doubts.bits, st->map.index_of[slot])) {
             clear_bit(st->suspects.bits, slot);
         }
     }
+    memset(&st->doubts, 0, sizeof st->doubts);
     if (stranger < SLOT_COUNT) {
         set_bit(st->suspects.bits, stranger);
     } else if (!wrong) {
@@ -496,9 +527,9 @@ static void doubt_end(struct port_steering *st) {
 static void doubt_some(struct port_steering *st, uint64_t now) {
     uint32_t n = 0;
     st->checked = now;
-    for (uint32_t k = 0; k < st->map.count && n < STEERPROG_SPREAD; k++) {
-        bool silent = bit(st->map.silent, k);
-        if (silent || st->map.first_slot[k] != NOBODY) {
+    for (uint32_t k = 0; k < st->map.count; k++) {
+        bool silent = bit(st->map.silent, k), spread = st->map.first_slot[k] != NOBODY && n < STEERPROG_SPREAD;
+        if (silent || spread) {
             set_bit(st->doubts.bits, k);
             n += !silent;
         }
@@ -523,9 +554,12 @@ static bool doubt_suspects(struct port_steering *st) {
 
 static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-/* When those that requests are spread over are to be looked at, as somebody came. */
+/* When those that requests are spread over are to be looked at: as somebody came, or was silent. */
 static uint64_t spread_due(const struct port_steering *st, uint64_t now) {
-    return st->checked < st->spread_at ? later(now, st->checked + CHECK_PERIOD) : NEVER;
+    if (st->checked < st->spread_at) {
+        return later(now, st->checked + CHECK_PERIOD);
+    }
+    return any_bit(st->map.silent) ? later(now, later(st->checked, st->looked) + WATCH_PERIOD) : NEVER;
 }
 
 static void look(struct port *p, uint64_t now) {
@@ -552,15 +586,12 @@ static void look(struct port *p, uint64_t now) {
 static void idle(struct port *p, uint64_t now) {
     struct port_steering *st = p->steering;
     st->phase = STEERING_IDLE;
-    st->wake = NEVER;
     if (st->all) {
         st->wake = later(now, st->looked + st->look_interval);
     } else if (any_bit(st->joins.bits) || any_bit(st->suspects.bits)) {
         st->wake = now + GATHER;
-    } else if (st->checked < st->spread_at) {
+    } else {
         st->wake = spread_due(st, now);
-    } else if (any_bit(st->map.silent)) {
-        st->wake = now + WATCH_PERIOD;
     }
 }
 

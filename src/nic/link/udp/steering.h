@@ -80,7 +80,7 @@ struct port_steering {
     uint64_t nonce;                  /* of the look under way */
     bool own_program;                /* no program was there: one that knows probes alone has been attached */
     uint32_t from, window;           /* LEARN: the first index of all, and of this window */
-    struct slot_set doubts;          /* CHECK: indices to ask; */
+    struct slot_set doubts, asked;   /* CHECK: indices to ask, and those of them that have been asked; */
     uint32_t cursor;                 /* the index behind the last probe */
     int tries;                       /* how often the window's probes were sent */
     uint64_t try_until;              /* when they are sent again, or given up */
