@@ -118,10 +118,9 @@ struct responder {
 
     enum ack_urgency ack; /* of what waits to be acknowledged */
     uint64_t ack_since;
-    uint32_t acked; /* PSN that an ACK carries: of the last SEND or WRITE packet executed that asked for one, ended a message or
-                     * came again, or one that is long past.  Not of more: the kernel's requester, which waits until its packets
-                     * have left, is sometimes not told of that, and then its timer alone saves it, as long as something of what
-                     * it has sent is not acknowledged. */
+    /* PSN that an ACK carries: of the last SEND or WRITE packet executed that asked for one or ended a message, or one that is long
+     * past.  docs/rooms/transports.md says why it is not of a later one. */
+    uint32_t acked;
 
     struct resource *res; /* ring of max_dest_rd_atomic */
     uint32_t res_size, res_next;
