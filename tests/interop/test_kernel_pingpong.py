@@ -34,10 +34,10 @@ def rnic_pingpong(service: str, *options: object) -> Iterator[subprocess.Popen[s
 
 
 def stall(link: Link, ours: str, packets: int) -> str:
-    """Why it is the guest's kernel that does not go on, though it is its turn; else "".
+    """How the guest's kernel stands still though it has to send; "" if it does not.
 
-    rnic's end has sent all that it has to send, to the last ACK, and waits for a message that the kernel has
-    begun, or not; that sends nothing, not even again (tests/interop/README.md).
+    rnic waits for a message of so many packets that has not come whole, and all that rnic has sent is
+    acknowledged. The kernel's device sends no packet, not even a repeated one (tests/interop/README.md).
     """
     seen = GAVE_UP.search(ours)
     if not packets or not seen or int(seen[2]) >= (int(seen[1]) + 1) * packets:

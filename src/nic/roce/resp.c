@@ -362,7 +362,8 @@ static struct resource *answer_of(const struct rc *rc, const struct packet *pkt,
     return !(pkt->row->mask & OPC_READ) || repeat_read(rc, res, pkt, from, end) ? res : NULL;
 }
 
-/* Of the message under way: one that asks hears of all that has come, as ACKs may have been lost; else of itself. */
+/* A repeated packet of the message under way.  One with AckReq is answered by an ACK of every packet executed, as an earlier ACK
+ * may have been lost; one without, by an ACK of itself. */
 static void acknowledge_again(struct responder *resp, const struct packet *pkt) {
     if (!resp->in.message)
         return;

@@ -232,7 +232,8 @@ static bool is_asked(const struct port_steering *st, uint32_t index) {
     return index >= st->window && index < window_end(st);
 }
 
-/* Of a look at more than a window holds, each is asked before the first one is asked again: what was not cannot be silent. */
+/* A CHECK may have more doubts than a window holds.  Its tries count when each index has been asked once: an index that was not
+ * asked is not silent. */
 static bool all_were_asked(const struct port_steering *st) {
     bool all = true;
     for (uint32_t i = 0; i < SLOT_COUNT / 64; i++) {
@@ -374,7 +375,7 @@ static bool doubtful(const struct port_steering *st) {
     return !any_program_is_ours(st) && (st->found.index_of[st->slots[0]] == NOBODY || count_found(st) < 2);
 }
 
-/* Those of whom the look has shown where they are, or that they are not behind `from`. */
+/* The look has answered for each slot at `from` or behind, and for each that is in no place. */
 static void clear_suspects(struct port_steering *st) {
     for (uint32_t slot = 0; slot < SLOT_COUNT; slot++) {
         uint32_t index = st->map.index_of[slot];
@@ -384,13 +385,13 @@ static void clear_suspects(struct port_steering *st) {
     }
 }
 
-/* Has somebody asked to be found of whom we still do not know where he is? */
-static bool any_is_lost(const struct port_steering *st) {
-    bool lost = false;
-    for (uint32_t slot = 0; slot < SLOT_COUNT && !lost; slot++) {
-        lost = bit(st->joins.bits, slot) && st->map.index_of[slot] == NOBODY;
+/* Is a slot that asked for a look missing from the map? */
+static bool joins_are_missing(const struct port_steering *st, const struct steering_map *map) {
+    bool missing = false;
+    for (uint32_t slot = 0; slot < SLOT_COUNT && !missing; slot++) {
+        missing = bit(st->joins.bits, slot) && map->index_of[slot] == NOBODY;
     }
-    return lost;
+    return missing;
 }
 
 static void learnt(struct port *p, uint64_t now) {
@@ -411,7 +412,7 @@ static void learnt(struct port *p, uint64_t now) {
     }
     clear_suspects(st);
     welcome(p, now);
-    st->all = !whole && any_is_lost(st); /* not behind the last one: who else is not where we think? */
+    st->all = !whole && joins_are_missing(st, &st->map); /* not behind the last one: who else is not where we think? */
     if (whole) {
         memset(&st->joins, 0, sizeof st->joins); /* who was not found asks again */
         st->looked = now;
@@ -438,7 +439,7 @@ static bool differs(struct port_steering *st) {
     return wrong;
 }
 
-/* Who is behind the last one though we do not know of it: another steward has learnt it.  SLOT_COUNT: nobody is. */
+/* The first slot of a member behind the last one of our map, which another steward may know; SLOT_COUNT: there is none. */
 static uint32_t stranger_behind(const struct port_steering *st) {
     uint32_t slot = st->map.count < SLOT_COUNT ? st->answered[st->map.count] : NOBODY;
     return slot != NOBODY && st->map.index_of[slot] == NOBODY ? slot : SLOT_COUNT;
@@ -467,10 +468,7 @@ static void checked(struct port *p, uint64_t now) {
 
 /* Are we, or others that have come, still to be found?  Then a window of silence is one of stopped members. */
 static bool some_are_missing(const struct port_steering *st) {
-    bool missing = st->found.index_of[st->slots[0]] == NOBODY;
-    for (uint32_t slot = 0; slot < SLOT_COUNT && !missing; slot++) {
-        missing = bit(st->joins.bits, slot) && st->found.index_of[slot] == NOBODY;
-    }
+    bool missing = st->found.index_of[st->slots[0]] == NOBODY || joins_are_missing(st, &st->found);
     return missing && any_program_is_ours(st);
 }
 
