@@ -39,7 +39,7 @@ PY_ALL  := src tests tools examples bench
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test build lint format ctest tsan fuzz mutants differential interop soak bench wheels conformance \
-        chaos containers pyverbs clean distclean
+        chaos containers programs pyverbs bare clean distclean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -82,10 +82,15 @@ demo: build ## a file by RDMA WRITE between two processes, then latency and band
 # Files and folders of tests that ARGS names; without one all tests are meant, and those of LOCAL and IWARP again.
 CHOSEN = $(filter tests tests/%,$(ARGS))
 
+PARTS = $(BIN)/python tests/parts.py $(VENV)/parts $(WORKERS) $(ARGS)
+WIRE  = tests $(addprefix --ignore=tests/,interop fuzz packaging toolchains)
+MORE  = -- 'by shared memory' RNIC_LOCAL=on $(LOCAL) -- 'over iWARP' RNIC_TRANSPORT=iwarp $(IWARP)
+
 test: build $(VENV)/.dev ## everything that needs neither root nor a peer; ARGS="tests/cli -k perf": that alone
-	$(PYTEST) $(if $(CHOSEN),,tests $(addprefix --ignore=tests/,interop fuzz packaging toolchains)) $(WORKERS) $(ARGS)
-	$(if $(CHOSEN),,RNIC_LOCAL=on $(PYTEST) $(LOCAL) $(WORKERS) $(ARGS)$(if $(ARGS), || [ $$? -eq 5 ]))
-	$(if $(CHOSEN),,RNIC_TRANSPORT=iwarp $(PYTEST) $(IWARP) $(WORKERS) $(ARGS)$(if $(ARGS), || [ $$? -eq 5 ]))
+	@$(PARTS) $(if $(CHOSEN),-- 'chosen tests',-- 'over the wire' $(WIRE) $(MORE))
+
+bare: ## `make demo` and `make test` by an ordinary user of a bare Debian (root): SUITE=trixie PYTHON=python3.12
+	@tools/bare.sh
 
 differential: build $(VENV)/.dev ## random programs by every way that bytes take, SEED=1 PROGRAMS=1000 WAYS='wire'
 	@$(BIN)/python tests/differential --seed $(SEED) --programs $(or $(PROGRAMS),1000) $(if $(WAYS),--ways '$(WAYS)') $(ARGS)
@@ -99,16 +104,21 @@ soak: build $(VENV)/.dev ## all of what .ci/run takes a sample of
 	@failed=; run() { echo "$$*"; "$$@" || failed="$$failed, $$*"; }; \
 	run $(MAKE) --no-print-directory ctest SEEDS=$(or $(SEEDS),2000) LIMIT=7200; \
 	run $(MAKE) --no-print-directory tsan SECONDS_EACH=300 LIMIT=7200; \
-	run env RNIC_SOAK=1 $(PYTEST) tests --ignore=tests/interop --ignore=tests/fuzz -ra $(WORKERS) $(ARGS); \
-	run env RNIC_SOAK=1 RNIC_LOCAL=on $(PYTEST) $(LOCAL_ALL) -ra $(WORKERS) $(ARGS); \
-	run env RNIC_SOAK=1 RNIC_TRANSPORT=iwarp $(PYTEST) $(IWARP_ALL) -ra $(WORKERS) $(ARGS); \
+	run env RNIC_SOAK=1 $(PARTS) -ra -- 'over the wire' tests $(addprefix --ignore=tests/,interop fuzz) \
+	    -- 'by shared memory' RNIC_LOCAL=on $(LOCAL_ALL) -- 'over iWARP' RNIC_TRANSPORT=iwarp $(IWARP_ALL); \
+	for suite in bookworm trixie forky; do run env SUITE=$$suite tools/bare.sh; done; \
+	run env PYTHON=python3.12 tools/bare.sh; \
 	run $(MAKE) --no-print-directory chaos SECONDS=$(or $(SECONDS),1800); \
+	run $(MAKE) --no-print-directory programs SECONDS=60; \
 	run env RNIC_SOAK=1 $(MAKE) --no-print-directory interop; \
 	run $(MAKE) --no-print-directory fuzz CASES=$(or $(CASES),2000000); \
 	[ -z "$$failed" ] || { echo "failed: $${failed#, }"; exit 1; }
 
 chaos: build ## processes in verified traffic, killed, stopped, limited: SECONDS=60 SEED=1
 	PYTHONPATH=tests $(BIN)/python -m chaos --seconds $(or $(SECONDS),60) --seed $(SEED) $(ARGS)
+
+programs: build ## what package indexes have, each under `rnic run`, SECONDS=60 (NIXL, Mooncake, QEMU, MPI, libfabric, iSER, fio, Ceph)
+	PYTHONPATH=tests $(BIN)/python -m outside --seconds $(or $(SECONDS),60) --folder $(VENV)/outside
 
 containers: build $(VENV)/.dev ## in every kind of container that this machine can make
 	RNIC_SOAK=1 $(PYTEST) tests/containers -ra $(WORKERS) $(ARGS)
@@ -163,14 +173,15 @@ export ASAN_OPTIONS  ?= abort_on_error=0:detect_leaks=1
 export UBSAN_OPTIONS ?= print_stacktrace=1
 
 ctest: $(C_TESTS:%.c=$(ASAN)/%) $(C_VERBS:%.c=$(ASAN)/%) ## the C tests under AddressSanitizer and UBSan
-	@failed=; for t in $^; do \
-	    if timeout $(or $(LIMIT),300) $$t; then echo "ok $$t"; else echo "FAILED $$t"; failed=1; fi; \
+	@run=$$($(PYTHON) tests/namespaces.py echo $(PYTHON) tests/namespaces.py 2>/dev/null); \
+	failed=; for t in $^; do \
+	    if $$run timeout $(or $(LIMIT),3600) $$t; then echo "ok $$t"; else echo "FAILED $$t"; failed=1; fi; \
 	done; [ -z "$$failed" ] && echo "$(words $^) C test programs passed"
 
 tsan: $(T_TESTS:%.c=$(TSAN)/%) ## threads on one device under ThreadSanitizer, SECONDS_EACH=5 a test
 	@failed=; for t in $^; do \
 	    SECONDS_EACH=$(or $(SECONDS_EACH),5) TSAN_OPTIONS="halt_on_error=0 exitcode=66 $(TSAN_OPTIONS)" \
-	        timeout $(or $(LIMIT),600) $$t || failed=1; \
+	        timeout $(or $(LIMIT),3600) $$t || failed=1; \
 	done; [ -z "$$failed" ]
 
 fuzz: $(C_FUZZ:%.c=$(ASAN)/%) ## hostile packets to a live queue pair, SEED=1 CASES=200000

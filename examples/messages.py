@@ -18,7 +18,7 @@ async def main() -> None:
     """Both ends."""
     async with rnic.aio.listen("127.0.0.1", 0) as server:
         serving = asyncio.create_task(server.serve(agent))  # a task for each connection
-        async with await rnic.aio.connect("127.0.0.1", server.port) as conn:
+        async with rnic.aio.connect("127.0.0.1", server.port) as conn:
             remote = await conn.next_region()
             await conn.write(b"one-sided", remote)
             await conn.send(b"hello")

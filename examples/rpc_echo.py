@@ -48,7 +48,7 @@ async def with_tasks() -> None:
     server = AsyncServer({"echo": bytes, "sleep": sleep})
     async with rnic.aio.listen("127.0.0.1", 0) as listener:
         serving = asyncio.create_task(listener.serve(server.serve))
-        async with await rnic.aio.connect("127.0.0.1", listener.port) as conn, AsyncClient(conn) as client:
+        async with rnic.aio.connect("127.0.0.1", listener.port) as conn, AsyncClient(conn) as client:
             print(await asyncio.gather(*(client.call("echo", b"%d" % n) for n in range(3))))
             try:
                 await client.call("sleep", timeout=0.2)

@@ -42,3 +42,13 @@ def rnic_run() -> Iterator[Run]:
 
     with Run() as run:
         yield run
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """What became of the programs of `rnic_run`, in the report of a test that fails."""
+    outcome = yield
+    report: pytest.TestReport = outcome.get_result()  # type: ignore[attr-defined]
+    run: Run | None = getattr(item, "funcargs", {}).get("rnic_run")
+    if run is not None and report.when == "call" and report.failed and (text := run.report()):
+        report.sections.append(("rnic run", text))

@@ -19,10 +19,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import namespaces
+from waiting import until
 
 # Most tests look at the protocols. RNIC_LOCAL=on: but for those marked "wire" or "own_way", by shared memory.
 # RNIC_TRANSPORT=iwarp: nor those marked "roce", over TCP.
 os.environ.setdefault("RNIC_LOCAL", "off")
+ROCE_PORT = ":12B7 "  # as /proc/net has it
 FEWER = 3  # by shared memory every third case of a test, as all have been over the wire; RNIC_SOAK=1: all
 
 # A shell ignores SIGINT for what it starts in the background, and so would each program that a test starts.
@@ -56,7 +58,21 @@ def pytest_xdist_setupnodes(specs: list[Any]) -> None:
     specs[:] = [type(spec)(f"{spec}//python={python}") for spec in specs]
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Files are given out in a way that outlives a worker."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from workers import Files  # where xdist is
+
+    return Files(config, log)
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        from workers import let_go_in_children  # likewise
+
+        let_go_in_children()
     config.addinivalue_line("markers", "wire: looks at what goes over the wire, or comes from there")
     config.addinivalue_line(
         "markers", "own_way: says which way its bytes go, whatever RNIC_LOCAL and RNIC_TRANSPORT say"
@@ -101,6 +117,43 @@ def small_heap() -> None:
     """What pytest and earlier modules keep is not looked at again by each of thousands of collections."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Ids share a device, which is open for longer than they: it keeps no faults for the next test."""
+    if cm := sys.modules.get("rnic.rdmacm.registry"):
+        for context in cm.registry.get_devices():
+            with suppress(cm.VerbsError):  # its agent may close it meanwhile
+                context.set_faults(None)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left_open() -> Iterator[None]:
+    """No module leaves a device open: that would get packets of those that come later.
+
+    What a test before has left that failed, its report keeps until the end.
+    """
+    before = left_open()
+    yield
+    gc.collect()
+    until(lambda: left_open() <= before, "the devices are closed")
+
+
+def left_open() -> set[str]:
+    """This process' sockets of RoCE; while an agent of the CM keeps its device they do not count."""
+    cm = sys.modules.get("rnic.rdmacm.registry")
+    tables = "".join(Path(f"/proc/thread-self/net/{name}").read_text() for name in ("udp", "udp6"))
+    if ROCE_PORT not in tables or (cm and cm.registry.agents()):
+        return set()
+    sockets = {f"socket:[{row.split()[9]}]" for row in tables.splitlines() if ROCE_PORT in row}
+    return sockets & set(own_descriptors())
+
+
+def own_descriptors() -> Iterator[str]:
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            yield str(path.readlink())
 
 
 @pytest.fixture(scope="session")

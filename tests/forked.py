@@ -141,14 +141,14 @@ def source() -> socket.socket:
 def prepare() -> None:
     """Import what commands import, but do nothing."""
     from rnic.cli import measure
-    from rnic.cli.main import COMMANDS
+    from rnic.cli.main import cli
 
     measure.SECONDS, measure.ROUNDS = 0.01, 50
 
     for module in ("importlib.metadata", "rich.console", "rich.progress", "rich.table", "transport.worker"):
         import_module(module)
-    for command in COMMANDS:
-        command.load()
+    for command in cli.commands.values():
+        command.load()  # type: ignore[attr-defined]
 
 
 def serve(requests: socket.socket) -> tuple[list[int], dict[str, Any]] | None:

@@ -42,16 +42,22 @@ def loopback_up() -> None:
         fcntl.ioctl(s, SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | IFF_UP))
 
 
-def network_of_our_own() -> None:
-    """Whoever is not root needs a user namespace, and stays who they are; its rights end with exec()."""
+def network_of_our_own(up: bool = True, as_root: bool = False) -> None:
+    """An ordinary user needs a user namespace, too, and keeps the user id there.
+
+    The rights over the network then end with exec(), unless the user is root inside (as_root).
+    """
     uid, gid = os.geteuid(), os.getegid()
     if uid == 0:
         unshare()
     else:
         unshare(CLONE_NEWUSER | CLONE_NEWNET)
-        for name, text in ("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1"):
-            Path("/proc/self", name).write_text(text)
-    loopback_up()
+        inside = (0, 0) if as_root else (uid, gid)
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{inside[0]} {uid} 1")
+        Path("/proc/self/gid_map").write_text(f"{inside[1]} {gid} 1")
+    if up:
+        loopback_up()
     global OURS
     OURS = True
 

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
-PATIENCE = 60.0  # seconds, on a machine that has other things to do
+PATIENCE = 180.0  # seconds, on a machine that has other things to do
 T = TypeVar("T")
 
 
@@ -18,3 +19,22 @@ def until(look: Callable[[], T], what: str) -> T:
         assert time.monotonic() < limit, f"in vain: {what}"
         time.sleep(0.001)
     return found
+
+
+def times_out(call: Callable[[float], object], match: str) -> Any:
+    """The error of a call that comes to its time limit, and then says this.
+
+    A limit that is too short for a busy machine makes it say less: the call is repeated with a longer one.
+    """
+    limit = 0.05
+    while True:
+        try:
+            call(limit)
+        except TimeoutError as error:
+            found = error
+        else:
+            raise AssertionError(f"it has not come to its limit of {limit} s")
+        if re.search(match, str(found)):
+            return found
+        assert limit < PATIENCE, f"in vain: {match}; {found}"
+        limit *= 2

@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from typing import TextIO
 
 STEP = re.compile(r"\[(\d+)/(\d+)\] (.*)")  # as ninja prints it
+LONG = 3.0  # seconds after which a step is a long one
+LONG_STEP = "the longest step, the binding of Python and C, takes most of the time"
 PLAIN_LINES = 40  # of a failure that names no step
 
 
@@ -27,7 +29,7 @@ class Progress:
     def __init__(self, title: str, out: TextIO) -> None:
         self.title, self.out, self.terminal = title, out, out.isatty()
         self.step = ""
-        self.started = time.monotonic()
+        self.started = self.stepped = time.monotonic()
 
     def begin(self) -> None:
         """The title, where no line can be drawn again."""
@@ -39,11 +41,13 @@ class Progress:
         if found := STEP.search(line):
             done, of, what = found.groups()
             self.step = f"[{done}/{of}] {what.split('/')[-1]}"
+            self.stepped = time.monotonic()
 
     def draw(self) -> None:
         """The line once more, no longer than the terminal is wide."""
         if self.terminal:
-            line = f"{self.title}: {self.seconds()} s {self.step}"
+            long = time.monotonic() - self.stepped > LONG
+            line = f"{self.title}: {self.seconds()} s {LONG_STEP if self.step and long else self.step}"
             self.out.write(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}")
             self.out.flush()
 

@@ -5,9 +5,11 @@
  */
 #include <errno.h>
 #include <malloc.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "heap.h"
@@ -15,6 +17,13 @@
 
 void free_sized(void *at, size_t size); /* of C23 */
 void free_aligned_sized(void *at, size_t alignment, size_t size);
+
+#ifndef MADV_GUARD_INSTALL
+#define MADV_GUARD_INSTALL 102
+#endif
+#ifndef MREMAP_DONTUNMAP
+#define MREMAP_DONTUNMAP 4
+#endif
 
 static size_t page(void) { return (size_t)sysconf(_SC_PAGESIZE); }
 
@@ -110,9 +119,32 @@ EXPORT void *reallocarray(void *at, size_t count, size_t size) {
     return NULL;
 }
 
-/* Of anonymous memory both leave zeros, sooner or later; of a file they leave what was there, or fail. */
+/* DONTNEED and FREE: of anonymous memory both leave zeros, sooner or later; of a file they leave what was there, or fail.  A child's
+ * copy is the heap's to wipe, as the system wipes no file.  REMOVE is for files alone, and guard pages lose their bytes if they
+ * are of none. */
 EXPORT int madvise(void *at, size_t bytes, int advice) {
     if ((advice == MADV_DONTNEED || advice == MADV_FREE) && heap_has(at))
         return heap_forget(at, bytes) ? 0 : -1;
+    if ((advice == MADV_WIPEONFORK || advice == MADV_KEEPONFORK) && heap_has(at))
+        return heap_wipe(at, bytes, advice == MADV_WIPEONFORK) ? 0 : -1;
+    if ((advice == MADV_REMOVE || advice == MADV_GUARD_INSTALL) && heap_has(at) &&
+        (advice == MADV_REMOVE || !heap_leave_file(at))) {
+        errno = EINVAL;
+        return -1;
+    }
     return NEXT(madvise)(at, bytes, advice);
+}
+
+/* A mapping that grows would show other allocations, which follow in the file.  A forked child, which may not look for libc's
+ * mremap, calls this, too. */
+EXPORT void *mremap(void *at, size_t old, size_t bytes, int how, ...) {
+    va_list list;
+    va_start(list, how);
+    void *to = how & (MREMAP_FIXED | MREMAP_DONTUNMAP) ? va_arg(list, void *) : NULL;
+    va_end(list);
+    if (heap_has(at) && (bytes > old || how & MREMAP_DONTUNMAP) && !heap_leave_file(at)) {
+        errno = ENOMEM;
+        return MAP_FAILED;
+    }
+    return (void *)syscall(SYS_mremap, at, old, bytes, how, to);
 }

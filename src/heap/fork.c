@@ -33,6 +33,9 @@ static size_t bytes;     /* of the heap, from its base, have a place at the spar
 static bool copied;      /* all is well with the copy there */
 static sigset_t signals; /* of the thread that forks: a handler in the child may write only when it has its memory */
 
+/* A program's handlers of these run at once: prepare handlers that come later may need them. */
+static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, 0};
+
 /* False: this thread has begun its fork already. */
 static bool begin(void) {
     sigset_t all, were;
@@ -41,6 +44,8 @@ static bool begin(void) {
         return false;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
     sigfillset(&all);
+    for (const int *fault = faults; *fault; fault++)
+        sigdelset(&all, *fault);
     pthread_sigmask(SIG_SETMASK, &all, &were);
     pthread_mutex_lock(&lock);
     mine = copied = true;
@@ -135,11 +140,16 @@ static void in_child(void) {
     size_t in_file = heap_in_file();
     if (heap_is_open())
         close(heap.fd);
+    /* What is mapped keeps the parent's file alive: of what was never handed out the addresses alone stay. */
+    if (in_file < HEAP_BYTES && heap.fd >= 0)
+        mmap(heap_base() + in_file, HEAP_BYTES - in_file, PROT_NONE,
+             MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (in_file && !(copied && own_replace(0, in_file, heap_spare()))) {
         (void)!write(2, text, sizeof text - 1);
         _exit(127);
     }
     heap.fd = -1;
+    heap_is_own();
     if (heap.state == HEAP_USABLE)
         heap.state = HEAP_OVER;
     heap_unlock_after_fork();

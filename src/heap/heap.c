@@ -30,9 +30,9 @@ static int cancellation;
 static sigset_t signals;
 static _Thread_local __attribute__((tls_model("initial-exec"))) bool forks; /* this thread, with the lock */
 
-enum { BEGINS = 1, TOLD = 2, OWN = 4, USED = 8, KEPT = 16 };
+enum { BEGINS = 1, TOLD = 2, OWN = 4, USED = 8, KEPT = 16, WIPED = 32 };
 /* BEGINS: the first page of a used run; TOLD: peers may use it; OWN: it is not the file's any more; USED: in a used run; KEPT:
- * free, but may have memory */
+ * free, but may have memory; WIPED: a child has zeros there */
 static uint8_t is[PAGES];
 static uint32_t kept; /* pages that are so */
 
@@ -100,8 +100,8 @@ static int open_file(void) {
         close(low);
     else
         fd = low;
-    if (fd >= 0 && (ftruncate(fd, HEAP_BYTES) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) ||
-                    fstat(fd, &st))) {
+    if (fd >= 0 && (ftruncate(fd, HEAP_FIRST + HEAP_BYTES) ||
+                    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) || fstat(fd, &st))) {
         close(fd);
         return -1;
     }
@@ -110,7 +110,8 @@ static int open_file(void) {
     return fd;
 }
 
-/* Addresses alone, with the spare ones; the base is aligned as far as anybody may ask. */
+/* Addresses, with the spare ones; the base is aligned as far as anybody may ask.  All of the file is mapped there at once, for
+ * nobody yet: later the descriptor's number may be another file's. */
 static uint8_t *reserve(void) {
     size_t all = 2 * (size_t)HEAP_BYTES, bytes = all + HEAP_ALIGNED;
     uint8_t *at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -120,7 +121,11 @@ static uint8_t *reserve(void) {
     if (before)
         munmap(at, before);
     munmap(at + before + all, HEAP_ALIGNED - before);
-    return at + before;
+    at += before;
+    if (mmap(at, HEAP_BYTES, PROT_NONE, MAP_FIXED | MAP_SHARED, heap.fd, HEAP_FIRST) != MAP_FAILED)
+        return at;
+    munmap(at, all);
+    return NULL;
 }
 
 static void begin(void) {
@@ -157,17 +162,16 @@ bool heap_is_open(void) {
     return heap.fd >= 0 && fstat(heap.fd, &st) == 0 && st.st_ino == heap.inode && st.st_dev == heap.device;
 }
 
+/* Programs close descriptors that they do not know. */
+static bool is_closed(void) { return heap.fd >= 0 && !heap_is_open(); }
+
 size_t heap_in_file(void) { return heap.fd < 0 ? 0 : heap.mapped; }
 
 static bool map_up_to(size_t bytes) {
     size_t to = (bytes + HEAP_STEP - 1) / HEAP_STEP * HEAP_STEP, more = to - heap.mapped;
     if (bytes <= heap.mapped)
         return true;
-    if (!heap_is_open())
-        return false;
-    void *at = mmap(heap_base() + heap.mapped, more, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_SHARED, heap.fd,
-                    (off_t)heap.mapped);
-    if (at == MAP_FAILED)
+    if (!heap_is_open() || mprotect(heap_base() + heap.mapped, more, PROT_READ | PROT_WRITE))
         return false;
     heap.mapped = to;
     return true;
@@ -221,8 +225,8 @@ static void *take(uint32_t n, uint32_t aligned) {
     mark(at, n, true);
     is[at] |= BEGINS;
     for (uint32_t i = at; i < at + n; i++) {
-        kept -= is[i] / KEPT;
-        is[i] = (uint8_t)((is[i] & ~KEPT) | USED);
+        kept -= !!(is[i] & KEPT);
+        is[i] = (uint8_t)((is[i] & ~(KEPT | WIPED)) | USED);
     }
     mark(at + n, end - at - n, false);
     return heap_base() + at * heap.page;
@@ -252,16 +256,14 @@ static uint32_t begin_of(const void *at) {
     abort();
 }
 
-/* MADV_REMOVE needs memory that can be written.  The system is asked itself, as madvise() is ours, and fallocate() a point of
- * cancellation, which free() is not. */
+/* The system is asked itself, as madvise() is ours, and fallocate() a point of cancellation, which free() is not. */
 static bool clear(uint32_t i, uint32_t n) {
-    uint8_t *at = heap_base() + i * heap.page;
+    size_t from = i * heap.page, bytes = n * heap.page;
     if (heap.fd < 0 || is[i] & OWN)
-        return syscall(SYS_madvise, at, n * heap.page, MADV_DONTNEED) == 0;
+        return syscall(SYS_madvise, heap_base() + from, bytes, MADV_DONTNEED) == 0;
     int how = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
-    if (heap_is_open())
-        return syscall(SYS_fallocate, heap.fd, how, (off_t)(i * heap.page), (off_t)(n * heap.page)) == 0;
-    return syscall(SYS_madvise, at, n * heap.page, MADV_REMOVE) == 0;
+    bool done = heap_is_open() && !syscall(SYS_fallocate, heap.fd, how, HEAP_FIRST + (off_t)from, (off_t)bytes);
+    return (done && heap_is_open()) || own_remove(from, from + bytes);
 }
 
 /* In parts that are the file's or not. */
@@ -275,20 +277,26 @@ static bool clear_all(uint32_t i, uint32_t n) {
     return done;
 }
 
-static bool is_short(uint32_t n) { return n * heap.page < GIVEN_BACK; }
+/* Without the descriptor it takes milliseconds to find out what is still mapped from the file (own.c): as long as to use so much. */
+static bool is_short(uint32_t n) { return n * heap.page < GIVEN_BACK || (n * heap.page < MOST_KEPT && is_closed()); }
 
-/* What nobody uses any more goes back to the system, without the lock, as that takes time.  A short run is soon used again. */
-static void give_back(const void *at) {
+/* Gives memory that nobody uses any more back to the system, without the lock, as that takes time.  A short run is soon used again:
+ * true, it keeps its memory. */
+static bool give_back(const void *at) {
     uint32_t i = begin_of(at), n = length_of(i);
-    if (!is_short(n))
+    bool keeps = is_short(n);
+    if (!keeps)
         clear_all(i, n);
+    return keeps;
 }
 
-static void forget_run(uint32_t i, uint32_t n) {
-    uint8_t keeps = is_short(n) ? KEPT : 0;
+static void forget_run(uint32_t i, uint32_t n, uint8_t keeps) {
     is[i] &= (uint8_t)~BEGINS;
-    for (uint32_t k = i; k < i + n; k++)
-        is[k] = (uint8_t)((is[k] & ~(TOLD | USED)) | keeps);
+    for (uint32_t k = i; k < i + n; k++) {
+        if ((is[k] & (OWN | WIPED)) == (OWN | WIPED))
+            syscall(SYS_madvise, heap_base() + k * heap.page, heap.page, MADV_KEEPONFORK);
+        is[k] = (uint8_t)((is[k] & ~(TOLD | USED | WIPED)) | keeps);
+    }
     kept += keeps ? n : 0;
 }
 
@@ -305,9 +313,19 @@ static uint32_t add_free(uint32_t i, uint32_t n) {
     return i;
 }
 
+/* Bytes of a free run that may have memory. */
+static size_t kept_of(uint32_t i) {
+    size_t n = 0;
+    for (uint32_t end = i + length_of(i); i < end; i++)
+        n += !!(is[i] & KEPT);
+    return n * heap.page;
+}
+
 /* A free run: its memory goes back to the system, without the lock, and nobody gets that part meanwhile. */
 static void empty(uint32_t i) {
     uint32_t end = i + length_of(i), from = end, to = i;
+    if (kept_of(i) < MOST_KEPT && is_closed())
+        return;
     for (uint32_t k = i; k < end; k++) {
         if (!(is[k] & KEPT))
             continue;
@@ -329,10 +347,10 @@ static void empty(uint32_t i) {
 
 void heap_give(void *at) {
     int before = errno;
-    give_back(at);
+    uint8_t keeps = give_back(at) ? KEPT : 0;
     heap_lock();
     uint32_t i = begin_of(at), n = length_of(i);
-    forget_run(i, n);
+    forget_run(i, n, keeps);
     i = add_free(i, n);
     if (kept * heap.page > MOST_KEPT)
         empty(i);
@@ -356,6 +374,23 @@ bool heap_forget(void *at, size_t bytes) {
     heap_unlock();
     if (!good)
         errno = EINVAL;
+    return done;
+}
+
+/* Marks pages for a child to have zeros there, or unmarks them.  A page that left the file is advised itself. */
+bool heap_wipe(void *at, size_t bytes, bool wipes) {
+    heap_lock();
+    bool done = (uintptr_t)at % heap.page == 0 && is_mapped(at, bytes);
+    uint32_t i = index_of(at), end = i + (uint32_t)((bytes + heap.page - 1) / heap.page);
+    for (errno = done ? errno : EINVAL; done && i < end; i++) {
+        if (!(is[i] & USED)) /* freed: it is nobody's */
+            continue;
+        is[i] = (uint8_t)(wipes ? is[i] | WIPED : is[i] & ~WIPED);
+        if (is[i] & OWN)
+            done = !syscall(SYS_madvise, heap_base() + i * heap.page, heap.page,
+                            wipes ? MADV_WIPEONFORK : MADV_KEEPONFORK);
+    }
+    heap_unlock();
     return done;
 }
 
@@ -383,18 +418,32 @@ static void leave_file(uint32_t i, uint32_t n) {
         is[k] |= OWN;
 }
 
-void heap_leave_file(const void *at) {
+bool heap_leave_file(const void *at) {
     int before = errno;
     if (!heap_has(at))
-        return;
+        return true;
     heap_lock();
-    uint32_t i = index_of(at);
+    uint32_t i = index_of(at), first = i;
     while (i && !(is[i] & BEGINS))
         i--;
-    if (is[i] & BEGINS && index_of(at) - i < length_of(i) && may_leave(i, length_of(i)))
+    if (is[i] & BEGINS && first - i < length_of(i) && may_leave(i, length_of(i)))
         leave_file(i, length_of(i));
+    bool left = heap.fd < 0 || is[first] & OWN;
     heap_unlock();
     errno = before;
+    return left;
+}
+
+/* In a forked child, whose memory it is alone by now: the system wipes what this process' own children are not to have. */
+void heap_is_own(void) {
+    uint32_t end = heap.mapped ? (uint32_t)(heap.mapped / heap.page) : 0, next;
+    for (uint32_t i = 0; i < end; i = next) {
+        for (next = i + 1; next < end && is[next] == is[i]; next++)
+            ;
+        if ((is[i] & (WIPED | OWN)) == WIPED)
+            syscall(SYS_madvise, heap_base() + i * heap.page, (next - i) * heap.page, MADV_WIPEONFORK);
+        memset(is + i, is[i] | OWN, next - i);
+    }
 }
 
 static bool is_in_file(uint32_t i, uint32_t end) {
@@ -405,8 +454,10 @@ static bool is_in_file(uint32_t i, uint32_t end) {
 }
 
 bool heap_next_used(size_t *from, size_t *to, size_t end, bool unshared) {
+    if (*to >= end) /* also where nobody has used the heap, which has no size of a page then */
+        return false;
     size_t i = *to / heap.page, all = end / heap.page;
-    int looked_at = unshared ? USED | TOLD : USED;
+    int looked_at = WIPED | USED | (unshared ? TOLD : 0);
     heap_lock();
     while (i < all && (is[i] & looked_at) != USED)
         i++;
@@ -418,15 +469,15 @@ bool heap_next_used(size_t *from, size_t *to, size_t end, bool unshared) {
     return *from < *to;
 }
 
-bool rnic_heap_find(const void *addr, uint64_t length, int *fd, uint64_t *offset) {
+bool rnic_heap_find(const void *addr, uint64_t length, struct rnic_heap_place *place) {
     if (!heap_has(addr))
         return false;
     heap_lock();
-    *offset = (uint64_t)((const uint8_t *)addr - heap_base());
-    *fd = heap.fd;
+    size_t at = (size_t)((const uint8_t *)addr - heap_base());
+    *place = (struct rnic_heap_place){heap.fd, heap.inode, (uint64_t)HEAP_FIRST + at};
     bool found = false;
     if (is_mapped(addr, length)) {
-        uint32_t i = index_of(addr), end = (uint32_t)((*offset + length + heap.page - 1) / heap.page);
+        uint32_t i = index_of(addr), end = (uint32_t)((at + length + heap.page - 1) / heap.page);
         found = is_in_file(i, end);
         for (; found && i < end; i++)
             is[i] |= TOLD;

@@ -25,6 +25,9 @@
 #define HEAP_BYTES (256u << 20) /* all of it: more is libc's; a fork copies what is used */
 #define HEAP_STEP (4u << 20)    /* by which more of it is mapped */
 #define HEAP_ALIGNED (1u << 20) /* the largest alignment: whoever wants more wants huge pages, which the file has not */
+/* Where the heap begins in its file.  A program may put a file of its own at the descriptor's number just before we use it: so far
+ * out that file has nothing to be read, or to be lost by a hole. */
+#define HEAP_FIRST (1ll << 45)
 
 struct heap {
     bool watches_forks; /* else there is no heap; written when the library is loaded */
@@ -33,7 +36,7 @@ struct heap {
     uint64_t inode; /* of the file, on its device: programs close descriptors that are not theirs */
     uint64_t device;
     size_t page;   /* bytes */
-    size_t mapped; /* bytes from the base on */
+    size_t mapped; /* bytes from the base on that can be used */
     bool forking;  /* what is handed out now, the child would not have */
 };
 extern struct heap heap;
@@ -63,8 +66,11 @@ size_t heap_size(const void *at);
 
 /* Whole pages of the heap are zero from now on; false: not so, see errno. */
 bool heap_forget(void *at, size_t bytes);
-/* Of the allocation where `at` lies, if it is the heap's: it is no part of the file any more, unless a peer may use it. */
-void heap_leave_file(const void *at);
+/* A forked child has zeros there, or the bytes again; false: not so, see errno. */
+bool heap_wipe(void *at, size_t bytes, bool wipes);
+/* Takes the heap's allocation at `at` out of the file, unless a peer may use it.  False: it still is a part of the file. */
+bool heap_leave_file(const void *at);
+void heap_is_own(void); /* in a forked child: no part of it is */
 
 /* Under the lock: is the descriptor still the file? */
 bool heap_is_open(void);
@@ -78,5 +84,7 @@ bool heap_next_used(size_t *from, size_t *to, size_t end, bool unshared);
  * protections. */
 bool own_copy(size_t from, size_t to, uint8_t *copy);
 bool own_replace(size_t from, size_t to, uint8_t *copy);
+/* Bytes of the heap are zeros without memory from now on, without the descriptor; false: not all of them, see errno. */
+bool own_remove(size_t from, size_t to);
 
 #endif

@@ -63,15 +63,21 @@ static bool copy_memory(size_t from, size_t to, uint8_t *copy) {
 }
 
 bool own_copy(size_t from, size_t to, uint8_t *copy) {
-    return heap_is_open() ? copy_file((off_t)from, (off_t)to, copy) : copy_memory(from, to, copy);
+    bool done = heap_is_open() && copy_file(HEAP_FIRST + (off_t)from, HEAP_FIRST + (off_t)to, copy);
+    return heap_is_open() ? done : copy_memory(from, to, copy);
 }
 
-/* ---------------------------------------------------------------- in place of the file */
+/* ---------------------------------------------------------------- what is mapped from the file */
 
-/* What is replaced: bytes of the heap. */
+struct place;
+/* What is done to a part that is mapped from the file. */
+typedef bool act(const struct place *p, size_t from, size_t to, int protection);
+
+/* Bytes of the heap. */
 struct place {
     size_t from, to;
-    uint8_t *copy;
+    act *act;
+    uint8_t *copy; /* to be in their place */
 };
 
 static bool put(const struct place *p, size_t from, size_t to, int protection) {
@@ -80,13 +86,19 @@ static bool put(const struct place *p, size_t from, size_t to, int protection) {
     return moved == at && (protection == (PROT_READ | PROT_WRITE) || mprotect(at, to - from, protection) == 0);
 }
 
+/* This needs memory that can be written. */
+static bool take_away(const struct place *p, size_t from, size_t to, int protection) {
+    (void)p, (void)protection;
+    return syscall(SYS_madvise, heap_base() + from, to - from, MADV_REMOVE) == 0;
+}
+
 static int protection_of(const char *rights) {
     return (rights[0] == 'r' ? PROT_READ : 0) | (rights[1] == 'w' ? PROT_WRITE : 0) |
            (rights[2] == 'x' ? PROT_EXEC : 0);
 }
 
 /* A line of /proc/self/maps: "from-to rights offset device inode name", addresses in hexadecimal. */
-static bool put_line(const struct place *p, const char *line) {
+static bool act_on_line(const struct place *p, const char *line) {
     char *rest;
     uintptr_t base = (uintptr_t)heap_base(), from = strtoul(line, &rest, 16), to;
     if (*rest != '-')
@@ -96,19 +108,18 @@ static bool put_line(const struct place *p, const char *line) {
         return true;
     from = from > base + p->from ? from - base : p->from;
     to = to < base + p->to ? to - base : p->to;
-    return put(p, from, to, protection_of(rest + 1));
+    return p->act(p, from, to, protection_of(rest + 1));
 }
 
-bool own_replace(size_t from, size_t to, uint8_t *copy) {
-    struct place place = {from, to, copy};
+static int open_maps(void) { return open("/proc/self/maps", O_RDONLY | O_CLOEXEC); }
+
+/* Where the program has mapped something else, nothing is done.  Closes maps. */
+static bool act_on_mapped(int maps, const struct place *place) {
     char read_[1024], line[SHORT_LINE];
     size_t length = 0;
     ssize_t n = -1;
     bool done = true;
-    int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
-    if (fd < 0) /* nobody can say how they are protected */
-        return put(&place, from, to, PROT_READ | PROT_WRITE);
-    while (done && (n = read(fd, read_, sizeof read_)) > 0) {
+    while (done && (n = read(maps, read_, sizeof read_)) > 0) {
         for (ssize_t i = 0; i < n && done; i++) {
             if (length < sizeof line - 1)
                 line[length++] = read_[i];
@@ -116,9 +127,27 @@ bool own_replace(size_t from, size_t to, uint8_t *copy) {
                 continue;
             line[length] = 0;
             length = 0;
-            done = put_line(&place, line);
+            done = act_on_line(place, line);
         }
     }
-    close(fd);
+    close(maps);
     return done && n == 0;
+}
+
+bool own_replace(size_t from, size_t to, uint8_t *copy) {
+    struct place place = {from, to, put, copy};
+    int maps = open_maps();
+    if (maps < 0) /* nobody can say how they are protected */
+        return put(&place, from, to, PROT_READ | PROT_WRITE);
+    return act_on_mapped(maps, &place);
+}
+
+/* free() is no point of cancellation. */
+bool own_remove(size_t from, size_t to) {
+    int cancels;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancels);
+    int maps = open_maps();
+    bool done = maps >= 0 && act_on_mapped(maps, &(struct place){from, to, take_away, NULL});
+    pthread_setcancelstate(cancels, NULL);
+    return done;
 }

@@ -18,6 +18,15 @@ EXPORT int pthread_attr_setstack(pthread_attr_t *attr, void *at, size_t bytes) {
     return NEXT(pthread_attr_setstack)(attr, at, bytes);
 }
 
+#ifdef __GLIBC__
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+/* Of old programs; it takes the end of the stack. */
+EXPORT int pthread_attr_setstackaddr(pthread_attr_t *attr, void *end) {
+    heap_leave_file((const uint8_t *)end - 1);
+    return NEXT(pthread_attr_setstackaddr)(attr, end);
+}
+#endif
+
 EXPORT int sigaltstack(const stack_t *stack, stack_t *old) {
     if (stack && !(stack->ss_flags & SS_DISABLE))
         heap_leave_file(stack->ss_sp);

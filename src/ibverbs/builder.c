@@ -20,10 +20,19 @@ struct builder {
     struct rnic_sge *sges;
     uint8_t *bytes; /* inline data: sges name it by place until wr_complete() */
     size_t ndrafts, nsges, nbytes, draft_room, sge_room, byte_room;
-    int error; /* the first that building met */
+    uint32_t most_sge, most_inline; /* of one request: what its queue pair was granted */
+    int error;                      /* the first that building met, and */
+    const char *why;                /* what it was, in words */
 };
 
 static struct builder *builder_of(struct ibv_qp_ex *pub) { return ((struct qp *)pub)->builder; }
+
+static void refuse(struct builder *b, int error, const char *why) {
+    if (b->error)
+        return;
+    b->error = error;
+    b->why = why;
+}
 
 /* Room for n more of size bytes each, behind used of them: false, and the error, when memory is short. */
 static bool make_room(struct builder *b, void **list, size_t *room, size_t used, size_t n, size_t size) {
@@ -34,7 +43,7 @@ static bool make_room(struct builder *b, void **list, size_t *room, size_t used,
         return true;
     void *bigger = realloc(*list, want * size);
     if (!bigger) {
-        b->error = ENOMEM;
+        refuse(b, ENOMEM, "no memory");
         return false;
     }
     *list = bigger;
@@ -55,7 +64,7 @@ static struct rnic_send_wr *begin(struct ibv_qp_ex *pub, int opcode) {
 
 static struct draft *last(struct builder *b) {
     if (!b->ndrafts)
-        b->error = b->error ? b->error : EINVAL;
+        refuse(b, EINVAL, "bytes or an address, and no request that they are for");
     return b->ndrafts ? &b->drafts[b->ndrafts - 1] : NULL;
 }
 
@@ -123,7 +132,7 @@ static void wr_flush(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t addr, size_t 
     wr->wr.flush.type = type;
     wr->wr.flush.level = level;
     if (length > UINT32_MAX)
-        builder_of(qp)->error = EINVAL;
+        refuse(builder_of(qp), EINVAL, "a FLUSH of more than 4 GiB");
 }
 
 /* ---------------------------------------------------------------- what they carry, and whom they are for */
@@ -146,7 +155,9 @@ static void set_xrc_srqn(struct ibv_qp_ex *pub, uint32_t srqn) {
 static void set_sge_list(struct ibv_qp_ex *pub, size_t n, const struct ibv_sge *list) {
     struct builder *b = builder_of(pub);
     struct draft *draft = last(b);
-    if (!draft || !make_room(b, (void **)&b->sges, &b->sge_room, b->nsges, n, sizeof *b->sges))
+    if (n > b->most_sge)
+        refuse(b, EINVAL, "more scatter/gather elements than max_send_sge");
+    if (!draft || b->error || !make_room(b, (void **)&b->sges, &b->sge_room, b->nsges, n, sizeof *b->sges))
         return;
     memcpy(b->sges + b->nsges, list, n * sizeof *list);
     draft->sge_at = b->nsges;
@@ -160,12 +171,14 @@ static void set_sge(struct ibv_qp_ex *pub, uint32_t lkey, uint64_t addr, uint32_
     set_sge_list(pub, 1, &one);
 }
 
-/* The bytes are copied now: the program may change them at once. */
+/* The bytes are copied now: the program may change them at once.  More than the queue pair takes are not, however many. */
 static void set_inline_list(struct ibv_qp_ex *pub, size_t n, const struct ibv_data_buf *list) {
     struct builder *b = builder_of(pub);
     size_t from = b->nbytes;
     for (size_t i = 0; i < n; i++) {
-        if (!last(b) || !make_room(b, (void **)&b->bytes, &b->byte_room, b->nbytes, list[i].length, 1))
+        if (list[i].length > b->most_inline - (b->nbytes - from))
+            refuse(b, EINVAL, "more bytes inline than max_inline_data");
+        if (!last(b) || b->error || !make_room(b, (void **)&b->bytes, &b->byte_room, b->nbytes, list[i].length, 1))
             return;
         memcpy(b->bytes + b->nbytes, list[i].addr, list[i].length);
         b->nbytes += list[i].length;
@@ -189,6 +202,7 @@ static void set_inline(struct ibv_qp_ex *pub, void *addr, size_t length) {
 static void reset(struct builder *b) {
     b->ndrafts = b->nsges = b->nbytes = 0;
     b->error = 0;
+    b->why = NULL;
 }
 
 static void wr_start(struct ibv_qp_ex *pub) {
@@ -214,6 +228,7 @@ static int wr_complete(struct ibv_qp_ex *pub) {
     struct builder *b = qp->builder;
     const struct rnic_send_wr *bad;
     struct rnic_err err = {0};
+    const char *why = b->why;
     int rc = -b->error;
     if (!rc && b->ndrafts) {
         link_up(b);
@@ -222,7 +237,11 @@ static int wr_complete(struct ibv_qp_ex *pub) {
                             &bad, &err);
     }
     pthread_mutex_unlock(&b->lock);
-    return failed("wr_complete", as_drivers_refuse(rc), &err);
+    if (!rc)
+        return 0;
+    rc = abs(why ? rc : as_drivers_refuse(rc));
+    explain_refused("wr_complete", pub->qp_base.qp_num, rc, why ? why : err.text);
+    return errno = rc;
 }
 
 /* ---------------------------------------------------------------- */
@@ -266,6 +285,14 @@ int builder_add(struct qp *qp, uint64_t send_ops_flags) {
     pub->wr_complete = wr_complete;
     pub->wr_abort = wr_abort;
     return 0;
+}
+
+/* An ATOMIC WRITE has its 8 bytes inline, also where max_inline_data is less. */
+void builder_grant(struct qp *qp, const struct rnic_qp_cap *cap) {
+    if (!qp->builder)
+        return;
+    qp->builder->most_sge = cap->max_send_sge;
+    qp->builder->most_inline = cap->max_inline_data < 8 ? 8 : cap->max_inline_data;
 }
 
 void builder_free(struct qp *qp) {

@@ -62,6 +62,8 @@ static void free_cq(void *whole) {
     struct ibv_cq *pub = (struct ibv_cq *)&cq->pub;
     pthread_mutex_destroy(&pub->mutex);
     pthread_cond_destroy(&pub->cond);
+    if (cq->extended)
+        pthread_mutex_destroy(&cq->polling);
     GIVE_BACK(cq->domain, cq);
 }
 
@@ -112,7 +114,7 @@ static struct ibv_cq_ex *create_cq_ex(struct ibv_context *context, struct ibv_cq
         return failed_null("create_cq_ex", rc, &err);
     }
     cq->domain = domain;
-    cq_extend(cq, attr->wc_flags);
+    cq_extend(cq, attr->wc_flags, how.flags & RNIC_CREATE_CQ_ATTR_SINGLE_THREADED);
     return &show_cq(context, cq, attr->channel, attr->cq_context)->pub;
 }
 
@@ -153,6 +155,11 @@ EXPORT int ibv_get_cq_event(struct ibv_comp_channel *pub, struct ibv_cq **out, v
     int rc = FAILS(get_cq_event);
     if (failed("get_cq_event", rc, NULL))
         return -1;
+    int stopped = explain_on ? explain_wait(pub) : 0;
+    if (stopped) {
+        errno = stopped;
+        return -1;
+    }
     while ((rc = UNCANCELLED(c->ops->get_cq_event(((struct channel *)pub)->nic, &nic, &err))) == -EAGAIN) {
         int why = device_gone(c) ? EIO : shown_wait(c, pub->fd, ((struct channel *)pub)->nic);
         if (why) {
@@ -167,6 +174,8 @@ EXPORT int ibv_get_cq_event(struct ibv_comp_channel *pub, struct ibv_cq **out, v
     struct cq *cq = nic->cq_context; /* it stays until the program has acknowledged the event */
     *out = (struct ibv_cq *)&cq->pub;
     *cq_context = cq->pub.cq_context;
+    if (explain_on)
+        explain_got(cq);
     return 0;
 }
 
@@ -183,12 +192,15 @@ EXPORT void ibv_ack_cq_events(struct ibv_cq *cq, unsigned n) {
     pthread_mutex_unlock(&cq->mutex);
 }
 
-static int req_notify_cq(struct ibv_cq *pub, int solicited_only) {
+/* Without a channel no event tells of a completion; a kernel takes the call all the same. */
+int completion_req_notify(struct ibv_cq *pub, int solicited_only) {
+    if (!pub->channel)
+        return 0;
     return -QUIETLY(context_of(pub->context)->ops->req_notify_cq(((struct cq *)pub)->nic, solicited_only, NULL));
 }
 
 void completion_ops(struct verbs_context *ex, const struct rnic_ops *ops) {
-    ex->context.ops.req_notify_cq = req_notify_cq;
+    ex->context.ops.req_notify_cq = completion_req_notify;
     GIVE(ex, create_cq_ex, ops, create_cq_ex, create_cq_ex);
     GIVE(ex, modify_cq, ops, modify_cq, modify_cq);
 }

@@ -28,6 +28,11 @@ int failed(const char *verb, int rc, const struct rnic_err *err) {
     return rc < 0 ? refused(verb, rc, err ? err->text : NULL) : 0;
 }
 
+int worded(struct rnic_err *err, int rc, const char *why) {
+    snprintf(err->text, sizeof err->text, "%s", why);
+    return rc;
+}
+
 void *failed_null(const char *verb, int rc, const struct rnic_err *err) {
     failed(verb, rc, err);
     return NULL;
@@ -217,6 +222,7 @@ static struct ibv_context *show(struct rnic_context *nic, struct ibv_device *dev
     c->nic = nic;
     c->ops = nic->ops;
     nic->ops->query_device(nic, &c->attr, NULL);
+    explain_context(c);
     fill(c, device);
     c->ex.context.async_fd = fd;
     return &c->ex.context;

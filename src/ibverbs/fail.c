@@ -32,7 +32,11 @@ int fail_read(struct rnic_err *err) {
 int fail_next(int call) {
     uint64_t n = atomic_fetch_add(&called[call], 1) + 1;
     for (int i = 0; i < num_rules; i++) {
-        if (rules[i].call != call || !rnic_fail_hits(&rules[i], n))
+        if (rules[i].call != call)
+            continue;
+        bool hits = rnic_fail_hits(&rules[i], n);
+        rnic_env_met(i, hits);
+        if (!hits)
             continue;
         if (rnic_env_verbs_debug())
             UNCANCELLED(fprintf(stderr, "rnic: ibv_%s: call %llu is to fail, by RNIC_FAIL\n", rnic_fail_name(call),

@@ -32,7 +32,9 @@ static struct ibv_wq *create_wq(struct ibv_context *context, struct ibv_wq_init_
                                     .cq = NIC(cq, attr->cq),
                                     .create_flags = attr->comp_mask & IBV_WQ_INIT_ATTR_FLAGS ? attr->create_flags : 0};
     struct rnic_err err = {0};
-    int rc = wq ? CALL(c->ops, create_wq, c->nic, &how, &wq->nic, &err) : -ENOMEM;
+    int rc = !wq                                            ? -ENOMEM
+             : attr->comp_mask >= IBV_WQ_INIT_ATTR_RESERVED ? worded(&err, -EINVAL, UNKNOWN)
+                                                            : CALL(c->ops, create_wq, c->nic, &how, &wq->nic, &err);
     if (rc) {
         if (wq)
             GIVE_BACK(attr->pd, wq);

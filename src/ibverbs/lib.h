@@ -17,6 +17,7 @@
  *   ah.c          address handles, also those from a completion; multicast
  *   frames.c      work queues, indirection tables, rules for frames and their counters
  *   events.c      asynchronous events
+ *   explain.c     what a program is told that looks for its mistake
  *   fail.c        calls that fail because somebody wants to see what the program does then
  *   kernabi.c     structs of the kernel's interface, as librdmacm gets them
  *   text.c        names and rates
@@ -88,6 +89,7 @@ struct mr {
     struct ibv_mr pub;
     struct object object;
     struct rnic_mr *nic;
+    struct dmah *hints; /* that it was registered with, or NULL */
     bool imported;
 };
 struct mw {
@@ -101,19 +103,33 @@ struct dm {
     struct rnic_dm *nic;
     bool imported;
 };
+struct dmah {
+    struct ibv_dmah pub;
+    struct object object;
+    int users; /* regions that were registered with it; under pub.context->mutex */
+};
 struct channel {
     struct ibv_comp_channel pub;
     struct object object;
     struct rnic_comp_channel *nic;
+    _Atomic int armed;       /* explain.c: completion queues of it that are armed, as far as is known; */
+    _Atomic uint32_t unseen; /* number of a queue pair whose last request is not signaled; 0: none */
+    _Atomic bool receives;   /* have been posted that complete there */
 };
 struct cq {
     struct ibv_cq_ex pub; /* begins as struct ibv_cq */
     struct object object;
     struct rnic_cq *nic;
     struct ibv_pd *domain; /* the parent domain that it was made with, or NULL */
-    struct rnic_wc wc;     /* of an extended one: the completion that is being read, */
-    struct rnic_wc_ex more;
-    bool extended;
+    _Atomic bool armed;    /* explain.c, as of the channel; */
+    _Atomic uint32_t unseen;
+    _Atomic bool receives;
+    _Atomic uint64_t empty_since; /* ns: polled in vain since then; 0: not */
+    bool extended;                /* made by create_cq_ex; only such a queue has what follows */
+    bool single_threaded;         /* the program polls it by one thread at a time, so that nobody takes the lock */
+    pthread_mutex_t polling; /* taken from ibv_start_poll() to ibv_end_poll(); guards the completion that is read */
+    struct rnic_wc wc;       /* that completion, */
+    struct rnic_wc_ex more;  /* and what struct ibv_wc has no place for */
 };
 struct srq {
     struct ibv_srq pub;
@@ -130,8 +146,10 @@ struct qp {
     struct ibv_qp_ex pub; /* begins as struct ibv_qp */
     struct object object;
     struct rnic_qp *nic;
+    bool all_signaled;       /* sq_sig_all */
     struct builder *builder; /* NULL: it was created without send_ops_flags */
     struct qp *next;         /* orders.c's list */
+    int orders;              /* orders.c's: how many are under way */
 };
 struct ah {
     struct ibv_ah pub;
@@ -175,9 +193,20 @@ void object_give_back(struct ibv_pd *pd, void *whole, struct object *object);
  * errno is set. */
 int failed(const char *verb, int rc, const struct rnic_err *err);
 void *failed_null(const char *verb, int rc, const struct rnic_err *err);
+/* explain.c: the same is told of what happens on the device, once per kind and queue pair.  context: it is open; what a program calls
+ * by its context, if it is to be told.  wait: before ibv_get_cq_event() waits; got: an event was taken. */
+extern _Atomic bool explain_on;
+void explain_context(struct context *c);
+void explain_ops(struct ibv_context_ops *ops);
+int explain_wait(struct ibv_comp_channel *channel); /* 0, or EINTR */
+void explain_got(struct cq *cq);
+void explain_refused(const char *verb, uint32_t qpn, int rc, const char *why); /* a call that posts; rc: an errno */
 /* For a call without words of its own. */
 int refused(const char *verb, int rc, const char *why);
+/* The library's own words where the device's would be: rc. */
+int worded(struct rnic_err *err, int rc, const char *why);
 /* What a provider lacks is EOPNOTSUPP. */
+#define UNKNOWN "comp_mask has bits that this library does not know"
 #define LACKS "devices of this provider do not have this verb"
 #define CALL_BY(how, ops, verb, ...) ((ops)->verb ? how((ops)->verb(__VA_ARGS__)) : -EOPNOTSUPP)
 #define JUST_CALL(ops, verb, ...) CALL_BY(UNCANCELLED, ops, verb, __VA_ARGS__)
@@ -224,14 +253,14 @@ enum {
 
 /* Destroys an object that may have events, and is the device's answer.  Programs use an object until they acknowledge its
  * event, so the device refuses until then, and is asked again after the next acknowledgement (man ibv_ack_async_event).  A
- * thread can be cancelled while it waits, and the object stays. */
-#define TAKE_AWAY(context, verb, nic_, err, acks)                                                                      \
+ * thread can be cancelled while it waits, and the object stays.  attempt: asks the device. */
+#define TAKE_AWAY_BY(attempt, verb, err, acks)                                                                         \
     ({                                                                                                                 \
         int result_ = FAILS(verb);                                                                                     \
         for (bool ask_ = !result_; ask_;) {                                                                            \
             uint32_t seen_ = acks_seen(acks);                                                                          \
             (err)->unacknowledged = 0;                                                                                 \
-            result_ = JUST_CALL(context_of(context)->ops, verb, nic_, err);                                            \
+            result_ = (attempt);                                                                                       \
             ask_ = result_ == -EBUSY && (err)->unacknowledged;                                                         \
             if (ask_)                                                                                                  \
                 acks_wait(acks, seen_);                                                                                \
@@ -240,6 +269,8 @@ enum {
             acks_seen(acks); /* who has acknowledged the last one has let go of the mutex */                           \
         result_;                                                                                                       \
     })
+#define TAKE_AWAY(context, verb, nic_, err, acks)                                                                      \
+    TAKE_AWAY_BY(JUST_CALL(context_of(context)->ops, verb, nic_, err), verb, err, acks)
 
 /* events.c: an object's acknowledgements: how many there were, and waiting for more than have been seen. */
 struct acks {
@@ -286,20 +317,30 @@ int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t siz
 void as_drivers_take(struct rnic_ah_attr *attr);
 /* What a device does not support in a work request, drivers call wrong: -EINVAL.  Other results stay. */
 static inline int as_drivers_refuse(int rc) { return rc == -EOPNOTSUPP ? -EINVAL : rc; }
+/* work.c: what a program calls by the context, with the device's words. */
+int work_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad, struct rnic_err *err);
+int work_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad, struct rnic_err *err);
+int work_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad, struct rnic_err *err);
+int work_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc);
+int completion_req_notify(struct ibv_cq *cq, int solicited_only);
 /* work.c: what stands for a completion's service level, which RoCE does not have.  Of a datagram it is the header that it came
  * with, as hardware puts it and as UCX reads it: bit 3, a UDP header; bits 0 to 2, 1 for IPv6 or 2 for IPv4. */
 uint8_t shown_sl(const struct rnic_wc *wc);
+/* buffers.c: one more, or one less, region has the hints, if any. */
+void dmah_use(struct dmah *hints, int more);
 /* poll_ex.c */
-void cq_extend(struct cq *cq, uint64_t wc_flags);
+void cq_extend(struct cq *cq, uint64_t wc_flags, bool single_threaded);
 
 /* orders.c: which queue pairs orders are for.  leave: no order is under way, and none comes any more. */
 void orders_follow(struct qp *qp);
 void orders_leave(const struct qp *qp);
 void orders_leave_all(const struct ibv_context *context);
 
-/* qp.c: an object for a queue pair of nic.h; builder.c: the calls that build work requests for it, 0 or an errno. */
+/* qp.c: an object for a queue pair of nic.h; builder.c: the calls that build work requests for it, 0 or an errno, and how much
+ * one of these may carry. */
 struct ibv_qp *qp_show(struct ibv_context *context, struct qp *qp);
 int builder_add(struct qp *qp, uint64_t send_ops_flags);
+void builder_grant(struct qp *qp, const struct rnic_qp_cap *cap);
 void builder_free(struct qp *qp);
 
 #endif

@@ -91,13 +91,17 @@ void object_give_back(struct ibv_pd *pub, void *whole, struct object *object) {
 
 /* Allocators are called for the library's own queues and queue pairs: what the device allocates is in its own memory. */
 static struct ibv_pd *alloc_parent_domain(struct ibv_context *context, struct ibv_parent_domain_init_attr *attr) {
-    const uint32_t known = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+    const uint32_t known = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT |
+                           IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC; /* which is for devices outside */
     struct context *c = context_of(context);
     struct pd *pd = calloc(1, sizeof *pd);
     struct rnic_pd *nic = NULL;
     struct rnic_err err = {0};
     bool allocates = attr->comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS;
-    int rc = !pd ? -ENOMEM : !attr->pd || attr->comp_mask & ~known ? -EINVAL : 0;
+    int rc = !pd                        ? -ENOMEM
+             : attr->comp_mask & ~known ? worded(&err, -EINVAL, UNKNOWN)
+             : !attr->pd                ? worded(&err, -EINVAL, "a parent domain needs a protection domain")
+                                        : 0;
     if (!rc && allocates && (!attr->alloc || !attr->free))
         rc = -EINVAL;
     if (!rc)
@@ -235,6 +239,7 @@ static int end_mr(struct mr *mr, const char *verb) {
     if (rc)
         return failed(verb, rc, &err);
     object_remove(mr->pub.context, &mr->object);
+    dmah_use(mr->hints, -1);
     free(mr);
     return 0;
 }

@@ -10,8 +10,9 @@
 #include "lib.h"
 #include "nic_ext.h"
 
-/* While it is held, no queue pair of the list goes. */
+/* The list's, and that of the orders under way.  It is not held while a device works, which may take its time. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t done = PTHREAD_COND_INITIALIZER; /* an order is carried out */
 static struct qp *first;
 
 void orders_follow(struct qp *qp) {
@@ -23,26 +24,45 @@ void orders_follow(struct qp *qp) {
     pthread_mutex_unlock(&lock);
 }
 
+/* A queue pair gets no orders from now on, and none is under way for it. */
+static void leave(struct qp **at) {
+    struct qp *qp = *at;
+    *at = qp->next;
+    while (qp->orders)
+        pthread_cond_wait(&done, &lock);
+}
+
+/* No thread is cancelled where it waits: the mutex would stay locked. */
 void orders_leave(const struct qp *qp) {
+    int before;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
     pthread_mutex_lock(&lock);
     for (struct qp **at = &first; *at; at = &(*at)->next) {
         if (*at == qp) {
-            *at = qp->next;
+            leave(at);
             break;
         }
     }
     pthread_mutex_unlock(&lock);
+    pthread_setcancelstate(before, NULL);
+}
+
+static struct qp **find_of(const struct ibv_context *context) {
+    for (struct qp **at = &first; *at; at = &(*at)->next) {
+        if ((*at)->pub.qp_base.context == context)
+            return at;
+    }
+    return NULL;
 }
 
 void orders_leave_all(const struct ibv_context *context) {
+    int before;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
     pthread_mutex_lock(&lock);
-    for (struct qp **at = &first; *at;) {
-        if ((*at)->pub.qp_base.context == context)
-            *at = (*at)->next;
-        else
-            at = &(*at)->next;
-    }
+    for (struct qp **at; (at = find_of(context));) /* anew: the list may change while one is waited for */
+        leave(at);
     pthread_mutex_unlock(&lock);
+    pthread_setcancelstate(before, NULL);
 }
 
 static struct qp *find(const struct order *order) {
@@ -95,12 +115,30 @@ static int carry_out_at(struct qp *qp, const struct order *order, const int fds[
     return rc ? rc : move(qp, RNIC_QPS_RTS, order);
 }
 
-static int carry_out(const struct order *order, const int fds[ORDER_FDS]) {
-    bool taken = false;
+/* The queue pair of an order, which does not go until end(). */
+static struct qp *begin(const struct order *order) {
     pthread_mutex_lock(&lock);
     struct qp *qp = find(order);
-    int rc = qp ? carry_out_at(qp, order, fds, &taken) : -EINVAL;
+    if (qp)
+        qp->orders++;
     pthread_mutex_unlock(&lock);
+    return qp;
+}
+
+static void end(struct qp *qp) {
+    pthread_mutex_lock(&lock);
+    qp->orders--;
+    pthread_cond_broadcast(&done);
+    pthread_mutex_unlock(&lock);
+}
+
+/* librnic_preload.so lets no thread be cancelled here. */
+static int carry_out(const struct order *order, const int fds[ORDER_FDS]) {
+    bool taken = false;
+    struct qp *qp = begin(order);
+    int rc = qp ? carry_out_at(qp, order, fds, &taken) : -EINVAL;
+    if (qp)
+        end(qp);
     for (int i = 0; !taken && i < ORDER_FDS; i++) {
         if (fds[i] >= 0)
             syscall(SYS_close, fds[i]);
@@ -108,8 +146,13 @@ static int carry_out(const struct order *order, const int fds[ORDER_FDS]) {
     return rc;
 }
 
-/* A thread that is not in the child may have had it. */
-static void in_child(void) { pthread_mutex_init(&lock, NULL); }
+/* Threads that are not in the child may have had the lock, and orders under way. */
+static void in_child(void) {
+    pthread_mutex_init(&lock, NULL);
+    pthread_cond_init(&done, NULL);
+    for (struct qp *qp = first; qp; qp = qp->next)
+        qp->orders = 0;
+}
 
 __attribute__((constructor)) static void introduce(void) {
     if (!rnic_preload_take_orders)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The extended completion queue (man ibv_create_cq_ex): one completion is taken at a time, and read field by field, so
- * that a queue may be polled in both ways.
+ * that a queue may be polled in both ways.  A completion lies in the queue's object while it is read.  So a thread has the queue
+ * from ibv_start_poll() to ibv_end_poll(), and others wait for it, unless the program has promised that there are none.
  */
 #include "lib.h"
 
@@ -15,12 +16,27 @@ static int take(struct ibv_cq_ex *pub) {
     return 0;
 }
 
-static int start_poll(struct ibv_cq_ex *pub, struct ibv_poll_cq_attr *attr) {
-    int rc = FAILS(start_poll);
-    return rc ? -rc : attr && attr->comp_mask ? EINVAL : take(pub);
+static void end_poll(struct ibv_cq_ex *pub) {
+    struct cq *cq = (struct cq *)pub;
+    if (!cq->single_threaded)
+        pthread_mutex_unlock(&cq->polling);
 }
 
-static void end_poll(struct ibv_cq_ex *pub) { (void)pub; }
+/* A call that finds nothing has ended the poll already (man ibv_start_poll). */
+static int start_poll(struct ibv_cq_ex *pub, struct ibv_poll_cq_attr *attr) {
+    struct cq *cq = (struct cq *)pub;
+    int rc = FAILS(start_poll);
+    if (rc)
+        return -rc;
+    if (attr && attr->comp_mask)
+        return EINVAL;
+    if (!cq->single_threaded)
+        pthread_mutex_lock(&cq->polling);
+    rc = take(pub);
+    if (rc)
+        end_poll(pub);
+    return rc;
+}
 
 #define READ(type, name, field)                                                                                        \
     static type name(struct ibv_cq_ex *pub) { return (type)((struct cq *)pub)->field; }
@@ -45,9 +61,11 @@ static void read_tm_info(struct ibv_cq_ex *pub, struct ibv_wc_tm_info *info) {
 }
 
 /* A field that was not asked for has no function (man ibv_create_cq_ex). */
-void cq_extend(struct cq *cq, uint64_t wc_flags) {
+void cq_extend(struct cq *cq, uint64_t wc_flags, bool single_threaded) {
     struct ibv_cq_ex *pub = &cq->pub;
     cq->extended = true;
+    cq->single_threaded = single_threaded;
+    pthread_mutex_init(&cq->polling, NULL);
     pub->start_poll = start_poll;
     pub->next_poll = take;
     pub->end_poll = end_poll;

@@ -5,7 +5,6 @@
 #include "lib.h"
 
 /* What every driver grants, and programs count on. */
-#define LEAST_SEND_WR 64
 #define LEAST_INLINE 64
 
 /* As far as the device has so many. */
@@ -49,11 +48,8 @@ static struct rnic_qp_init_attr asked(const struct context *c, const struct ibv_
         how.send_cq = how.recv_cq = NULL;
         how.srq = NULL;
     }
-    if (how.send_cq && how.cap.max_send_wr) {
-        how.cap.max_send_wr = at_least(how.cap.max_send_wr, LEAST_SEND_WR, (uint32_t)c->attr.max_qp_wr);
-        if (attr->qp_type != IBV_QPT_RAW_PACKET)
-            how.cap.max_inline_data = at_least(how.cap.max_inline_data, LEAST_INLINE, c->attr.max_inline_data);
-    }
+    if (how.send_cq && how.cap.max_send_wr && attr->qp_type != IBV_QPT_RAW_PACKET)
+        how.cap.max_inline_data = at_least(how.cap.max_inline_data, LEAST_INLINE, c->attr.max_inline_data);
     if (attr->comp_mask & IBV_QP_INIT_ATTR_IND_TABLE)
         how.rwq_ind_tbl = NIC(table, attr->rwq_ind_tbl);
     if (attr->comp_mask & IBV_QP_INIT_ATTR_RX_HASH)
@@ -66,15 +62,20 @@ static struct rnic_qp_init_attr asked(const struct context *c, const struct ibv_
 static int make(struct ibv_context *context, const struct ibv_qp_init_attr_ex *attr, struct rnic_qp_init_attr *how,
                 struct qp *qp, struct rnic_err *err) {
     const struct rnic_ops *ops = context_of(context)->ops;
-    const uint32_t beyond =
-        IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_MAX_TSO_HEADER | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    const uint32_t plain =
+        IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD | IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH;
+    uint32_t beyond = attr->comp_mask & ~plain; /* also what nobody knows, which the device refuses */
     if (attr->comp_mask & IBV_QP_INIT_ATTR_XRCD)
-        return CALL(ops, create_xrc_qp, NIC(xrcd, attr->xrcd), how, &qp->nic, err);
+        return beyond
+                   ? worded(err, -EOPNOTSUPP, "half a connection of XRC that receives has XRCD in comp_mask, no more")
+                   : CALL(ops, create_xrc_qp, NIC(xrcd, attr->xrcd), how, &qp->nic, err);
     if (!(attr->comp_mask & IBV_QP_INIT_ATTR_PD))
-        return -EINVAL;
-    if (!(attr->comp_mask & beyond))
+        return worded(err, -EINVAL, "comp_mask has neither PD nor XRCD");
+    if (attr->comp_mask & IBV_QP_INIT_ATTR_RX_HASH && !how->rwq_ind_tbl)
+        return worded(err, -EINVAL, "comp_mask has RX_HASH, and there is no table that packets are spread by");
+    if (!beyond)
         return CALL(ops, create_qp, NIC(pd, attr->pd), how, &qp->nic, err);
-    struct rnic_qp_init_attr_ex ex = {.base = *how, .comp_mask = attr->comp_mask & beyond};
+    struct rnic_qp_init_attr_ex ex = {.base = *how, .comp_mask = beyond};
     if (attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) {
         ex.create_flags = attr->create_flags;
         ex.source_qpn = attr->source_qpn;
@@ -95,6 +96,7 @@ static struct ibv_qp *create_qp_ex(struct ibv_context *context, struct ibv_qp_in
     if (!qp)
         return failed_null("create_qp", -ENOMEM, NULL);
     struct rnic_qp_init_attr how = asked(context_of(context), attr, qp);
+    qp->all_signaled = attr->sq_sig_all;
     int rc = attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS ? builder_add(qp, attr->send_ops_flags) : 0;
     if (!rc)
         rc = make(context, attr, &how, qp, &err);
@@ -103,6 +105,7 @@ static struct ibv_qp *create_qp_ex(struct ibv_context *context, struct ibv_qp_in
         GIVE_BACK(pd, qp);
         return failed_null("create_qp", rc, &err);
     }
+    builder_grant(qp, &how.cap);
     memcpy(&attr->cap, &how.cap, sizeof attr->cap);
     struct ibv_qp *pub = &qp->pub.qp_base;
     pub->qp_context = attr->qp_context;
@@ -168,7 +171,6 @@ EXPORT int ibv_query_qp(struct ibv_qp *pub, struct ibv_qp_attr *attr, int mask, 
     struct qp *qp = (struct qp *)pub;
     struct rnic_qp_init_attr made;
     struct rnic_err err = {0};
-    (void)mask; /* a hint: all is told */
     int rc = CALL(context_of(pub->context)->ops, query_qp, qp->nic, (struct rnic_qp_attr *)attr, &made, &err);
     if (rc)
         return failed("query_qp", rc, &err);
@@ -179,7 +181,8 @@ EXPORT int ibv_query_qp(struct ibv_qp *pub, struct ibv_qp_attr *attr, int mask, 
                                       .qp_type = pub->qp_type,
                                       .sq_sig_all = made.sq_sig_all};
     memcpy(&init->cap, &made.cap, sizeof init->cap);
-    pub->state = attr->qp_state;
+    if (mask & IBV_QP_STATE) /* the rest of the mask is a hint: all is told */
+        pub->state = attr->qp_state;
     return 0;
 }
 
@@ -210,16 +213,22 @@ EXPORT int ibv_query_ece(struct ibv_qp *pub, struct ibv_ece *ece) {
 
 /* ---------------------------------------------------------------- the end */
 
+/* An order finds the queue pair until it goes, also while the program is waited for. */
+static int destroy(struct qp *qp, struct rnic_err *err) {
+    orders_leave(qp);
+    int rc = JUST_CALL(context_of(qp->pub.qp_base.context)->ops, destroy_qp, qp->nic, err);
+    if (rc)
+        orders_follow(qp);
+    return rc;
+}
+
 EXPORT int ibv_destroy_qp(struct ibv_qp *pub) {
     struct qp *qp = (struct qp *)pub;
     struct rnic_err err = {0};
     const struct acks acks = {&pub->mutex, &pub->cond, &pub->events_completed, NULL};
-    orders_leave(qp);
-    int rc = TAKE_AWAY(pub->context, destroy_qp, qp->nic, &err, &acks);
-    if (rc) {
-        orders_follow(qp);
+    int rc = TAKE_AWAY_BY(destroy(qp, &err), destroy_qp, &err, &acks);
+    if (rc)
         return failed("destroy_qp", rc, &err);
-    }
     object_remove(pub->context, &qp->object);
     free_qp(qp);
     return 0;

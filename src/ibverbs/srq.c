@@ -48,7 +48,7 @@ static struct ibv_srq *create_srq_ex(struct ibv_context *context, struct ibv_srq
     if (mask & IBV_SRQ_INIT_ATTR_TM)
         how.tm_cap = (struct rnic_tm_cap){attr->tm_cap.max_num_tags, attr->tm_cap.max_ops};
     int rc = !srq                                 ? -ENOMEM
-             : mask >= IBV_SRQ_INIT_ATTR_RESERVED ? -EINVAL
+             : mask >= IBV_SRQ_INIT_ATTR_RESERVED ? worded(&err, -EINVAL, UNKNOWN)
                                                   : CALL(c->ops, create_srq_ex, c->nic, &how, &srq->nic, &err);
     if (rc) {
         if (srq)

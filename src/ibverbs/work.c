@@ -31,7 +31,7 @@ static void translate(const struct ibv_qp *qp, const struct ibv_send_wr *from, s
 }
 
 /* Posts up to a chunk; *wr is what comes behind it, or the request that was refused. */
-static int post_chunk(struct ibv_qp *pub, struct ibv_send_wr **wr) {
+static int post_chunk(struct ibv_qp *pub, struct ibv_send_wr **wr, struct rnic_err *err) {
     struct rnic_send_wr copies[CHUNK];
     struct ibv_send_wr *originals[CHUNK];
     const struct rnic_send_wr *bad = NULL;
@@ -43,7 +43,7 @@ static int post_chunk(struct ibv_qp *pub, struct ibv_send_wr **wr) {
         if (n)
             copies[n - 1].next = &copies[n];
     }
-    int rc = QUIETLY(context_of(pub->context)->ops->post_send(((struct qp *)pub)->nic, copies, &bad, NULL));
+    int rc = QUIETLY(context_of(pub->context)->ops->post_send(((struct qp *)pub)->nic, copies, &bad, err));
     if (rc)
         *wr = originals[bad - copies];
     return rc;
@@ -51,34 +51,46 @@ static int post_chunk(struct ibv_qp *pub, struct ibv_send_wr **wr) {
 
 /* ---------------------------------------------------------------- queue pairs and shared queues */
 
-static int post_send(struct ibv_qp *pub, struct ibv_send_wr *wr, struct ibv_send_wr **bad) {
+int work_post_send(struct ibv_qp *pub, struct ibv_send_wr *wr, struct ibv_send_wr **bad, struct rnic_err *err) {
     int rc = 0;
     if (!names_objects(pub, wr))
         return -as_drivers_refuse(QUIETLY(context_of(pub->context)
                                               ->ops->post_send(((struct qp *)pub)->nic, (const struct rnic_send_wr *)wr,
-                                                               (const struct rnic_send_wr **)bad, NULL)));
+                                                               (const struct rnic_send_wr **)bad, err)));
     while (wr && !rc)
-        rc = post_chunk(pub, &wr);
+        rc = post_chunk(pub, &wr, err);
     if (rc)
         *bad = wr;
     return -as_drivers_refuse(rc);
 }
 
-static int post_recv(struct ibv_qp *pub, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad) {
+int work_post_recv(struct ibv_qp *pub, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad, struct rnic_err *err) {
     return -QUIETLY(context_of(pub->context)
                         ->ops->post_recv(((struct qp *)pub)->nic, (const struct rnic_recv_wr *)wr,
-                                         (const struct rnic_recv_wr **)bad, NULL));
+                                         (const struct rnic_recv_wr **)bad, err));
+}
+
+int work_post_srq_recv(struct ibv_srq *pub, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad, struct rnic_err *err) {
+    return -QUIETLY(context_of(pub->context)
+                        ->ops->post_srq_recv(((struct srq *)pub)->nic, (const struct rnic_recv_wr *)wr,
+                                             (const struct rnic_recv_wr **)bad, err));
+}
+
+static int post_send(struct ibv_qp *pub, struct ibv_send_wr *wr, struct ibv_send_wr **bad) {
+    return work_post_send(pub, wr, bad, NULL);
+}
+
+static int post_recv(struct ibv_qp *pub, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad) {
+    return work_post_recv(pub, wr, bad, NULL);
 }
 
 static int post_srq_recv(struct ibv_srq *pub, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad) {
-    return -QUIETLY(context_of(pub->context)
-                        ->ops->post_srq_recv(((struct srq *)pub)->nic, (const struct rnic_recv_wr *)wr,
-                                             (const struct rnic_recv_wr **)bad, NULL));
+    return work_post_srq_recv(pub, wr, bad, NULL);
 }
 
 uint8_t shown_sl(const struct rnic_wc *wc) { return wc->ip_version ? (wc->ip_version == 4 ? 0xa : 0x9) : wc->sl; }
 
-static int poll_cq(struct ibv_cq *pub, int n, struct ibv_wc *wc) {
+int work_poll_cq(struct ibv_cq *pub, int n, struct ibv_wc *wc) {
     int got = QUIETLY(context_of(pub->context)->ops->poll_cq(((struct cq *)pub)->nic, n, (struct rnic_wc *)wc));
     for (int i = 0; i < got; i++)
         wc[i].sl = shown_sl((struct rnic_wc *)&wc[i]);
@@ -88,6 +100,8 @@ static int poll_cq(struct ibv_cq *pub, int n, struct ibv_wc *wc) {
 void work_ops(struct verbs_context *ex, const struct rnic_ops *ops) {
     ex->context.ops.post_send = post_send;
     ex->context.ops.post_recv = post_recv;
-    ex->context.ops.poll_cq = poll_cq;
+    ex->context.ops.poll_cq = work_poll_cq;
     GIVE(&ex->context.ops, post_srq_recv, ops, post_srq_recv, post_srq_recv);
+    if (explain_on)
+        explain_ops(&ex->context.ops);
 }

@@ -10,9 +10,10 @@ static struct ibv_xrcd *open_xrcd(struct ibv_context *context, struct ibv_xrcd_i
     struct xrcd *xrcd = calloc(1, sizeof *xrcd);
     struct rnic_err err = {0};
     int rc =
-        !xrcd ? -ENOMEM
+        !xrcd                                            ? -ENOMEM
+        : attr->comp_mask >= IBV_XRCD_INIT_ATTR_RESERVED ? worded(&err, -EOPNOTSUPP, UNKNOWN)
         : (attr->comp_mask & needed) != needed
-            ? -EINVAL
+            ? worded(&err, -EINVAL, "comp_mask: FD and OFLAGS are needed")
             : CALL(c->ops, open_xrcd, c->nic, &(struct rnic_xrcd_init_attr){attr->fd, attr->oflags}, &xrcd->nic, &err);
     if (rc) {
         free(xrcd);
@@ -41,8 +42,9 @@ static struct ibv_qp *open_qp(struct ibv_context *context, struct ibv_qp_open_at
     struct rnic_qp_open_attr how = {
         .qp_num = attr->qp_num, .xrcd = NIC(xrcd, attr->xrcd), .qp_context = qp, .qp_type = (int)attr->qp_type};
     struct rnic_err err = {0};
-    int rc = !qp                                    ? -ENOMEM
-             : (attr->comp_mask & needed) != needed ? -EINVAL
+    int rc = !qp                                            ? -ENOMEM
+             : attr->comp_mask >= IBV_QP_OPEN_ATTR_RESERVED ? worded(&err, -EOPNOTSUPP, UNKNOWN)
+             : (attr->comp_mask & needed) != needed ? worded(&err, -EINVAL, "comp_mask: NUM, XRCD and TYPE are needed")
                                                     : CALL(c->ops, open_qp, c->nic, &how, &qp->nic, &err);
     if (rc) {
         free(qp);

@@ -709,6 +709,11 @@ const char *rnic_counter_text(int counter);
 const char *rnic_vendor_err_name(int vendor_err);
 const char *rnic_vendor_err_text(int vendor_err);
 
+/* A completion in words, on one line: what went wrong, on which side, and what to look at. cause: what the device knows beside
+ * wc (nic_ext.h), or NULL. */
+#define RNIC_EXPLAINED 1024 /* bytes that are enough for text */
+void rnic_explain(const struct rnic_wc *wc, const struct rnic_cause *cause, char *text, size_t room);
+
 struct rnic_enum_row {
     const char *group, *name; /* "wc_status", "SUCCESS" */
     int64_t value;

@@ -33,7 +33,7 @@ struct rnic_device_attr;
     X(PKEYS, "numbers with commas between them", "`0xffff`", "the P_Key table of RoCE devices: `0xffff,0x8001`, for example")    \
     X(RATE, "`100g`, for example", "`2.5g`", "the rate that the port tells: it does not make the device faster")        \
     X(TRANSPORT, "`roce` or `iwarp`", "`roce`", "the devices that are listed first, and so taken where none is named") \
-    X(VERBS_DEBUG, "`0` or `1`", "`0`", "C programs: why a verb has failed is printed")
+    X(VERBS_DEBUG, "`0` or `1`", "`0`", "C programs: what goes wrong is printed, as by `rnic run --explain`")
 
 struct rnic_env_row {
     const char *name, *values, *otherwise, *text;
@@ -46,7 +46,7 @@ int rnic_env_check(const char *name, const char *value, struct rnic_err *err);
 /* The device to open, NULL for the first.  The text is the environment's: it lasts until the program changes it. */
 const char *rnic_env_device(void);
 
-/* Whether C programs print why a verb has failed. */
+/* Whether C programs print what goes wrong. */
 bool rnic_env_verbs_debug(void);
 
 /* 1: through shared memory, 0: not. */
@@ -133,5 +133,7 @@ struct rnic_fail {
 int rnic_env_fail(struct rnic_fail rules[RNIC_ENV_FAIL], struct rnic_err *err);
 /* Whether call n fails, counted from 1. */
 bool rnic_fail_hits(const struct rnic_fail *rule, uint64_t n);
+/* Tells `rnic run`, if the program is under it, that the call of a rule was made, and whether it failed. */
+void rnic_env_met(int rule, bool failed);
 
 #endif

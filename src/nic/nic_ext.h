@@ -28,6 +28,7 @@ struct rnic_qp;
 struct rnic_wq;
 struct rnic_send_wr;
 struct rnic_wc;
+struct rnic_cause;
 struct rnic_raw_attr;
 union rnic_gid;
 
@@ -115,6 +116,39 @@ struct rnic_qp_stats { /* where a QP stands */
 struct rnic_ext_stats {
     int (*query_counters)(struct rnic_context *ctx, struct rnic_counters *out, struct rnic_err *err);
     int (*query_qp)(struct rnic_qp *qp, struct rnic_qp_stats *out, struct rnic_err *err);
+};
+
+/* ---------------------------------------------------------------- causes */
+
+/* For people who look for a mistake: WC.explain(), `rnic run --explain`.  A device finds out when something fails, not before. */
+#define RNIC_EXT_CAUSES "rnic.causes/1"
+
+struct rnic_cause {
+    char found[256]; /* what exactly was wrong, "": no more is known than status and vendor_err tell */
+    char cure[192];  /* what to do about it, or "" */
+};
+
+enum rnic_notice_kind {
+    RNIC_NOTICE_COMPLETION, /* a work request has failed, and was not flushed; what: enum rnic_wc_status */
+    RNIC_NOTICE_REFUSED,    /* a peer's request; what: enum rnic_vendor_err */
+    RNIC_NOTICE_DROPPED,    /* a peer's packet; what: enum rnic_counter.  qp_num: whom it named */
+    RNIC_NOTICE_EVENT,      /* asynchronous; what: enum rnic_event_type.  qp_num: 0 unless it is a queue pair's */
+};
+
+struct rnic_notice {
+    enum rnic_notice_kind kind;
+    int what;
+    uint32_t qp_num;
+    const char *text; /* one line; NULL: of an event */
+};
+
+typedef void rnic_told(void *arg, const struct rnic_notice *notice);
+
+struct rnic_ext_causes {
+    /* Why a completion has failed that is the last of its queue pair that did, and was not flushed; false: nothing is known. */
+    bool (*of)(struct rnic_context *ctx, const struct rnic_wc *wc, struct rnic_cause *cause);
+    /* From now on calls back for all of them, under locks of the device: told() may call nothing of it. NULL: no more */
+    void (*listen)(struct rnic_context *ctx, rnic_told *told, void *arg);
 };
 
 /* ---------------------------------------------------------------- faults on purpose */

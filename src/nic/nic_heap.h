@@ -16,9 +16,15 @@
 /* The program has opened a device: memory may lie in the file from now on.  Who never does so has libc's alone. */
 __attribute__((weak, visibility("default"))) void rnic_heap_begin(void);
 
-/* The descriptor of the file and the place of the bytes in it; false: they do not lie there. */
-__attribute__((weak, visibility("default"))) bool rnic_heap_find(const void *addr, uint64_t length, int *fd,
-                                                                 uint64_t *offset);
+struct rnic_heap_place {
+    int fd;         /* of the file */
+    uint64_t inode; /* of the file: a descriptor alone may be another file's in another process */
+    uint64_t offset;
+};
+
+/* Where the bytes lie in the file; false: they do not lie there. */
+__attribute__((weak, visibility("default"))) bool rnic_heap_find(const void *addr, uint64_t length,
+                                                                 struct rnic_heap_place *place);
 
 /* For handlers of forks that hold locks meanwhile: ahead of taking them, and in the parent when they are let go.  The heap's
  * part in a fork takes time, and most of it is done there. */

@@ -35,7 +35,7 @@ SCANDIR(scandir64, dirent64)
     EXPORT int name(int dirfd, const char *path, struct type ***list, int (*choose)(const struct type *),              \
                     int (*compare)(const struct type **, const struct type **)) {                                      \
         char room[room_for(path)];                                                                                     \
-        return NEXT(name)(dirfd, redirected(path, room, sizeof room), list, choose, compare);                                       \
+        return NEXT(name)(dirfd, redirected_at(dirfd, path, room, sizeof room), list, choose, compare);                                       \
     }
 SCANDIRAT(scandirat, dirent)
 SCANDIRAT(scandirat64, dirent64)
@@ -48,7 +48,7 @@ EXPORT ssize_t readlink(const char *path, char *buf, size_t length) {
 
 EXPORT ssize_t readlinkat(int dirfd, const char *path, char *buf, size_t length) {
     char room[room_for(path)];
-    return NEXT(readlinkat)(dirfd, redirected(path, room, sizeof room), buf, length);
+    return NEXT(readlinkat)(dirfd, redirected_at(dirfd, path, room, sizeof room), buf, length);
 }
 
 #ifdef __GLIBC__
@@ -59,7 +59,7 @@ EXPORT ssize_t __readlink_chk(const char *path, char *buf, size_t length, size_t
 
 EXPORT ssize_t __readlinkat_chk(int dirfd, const char *path, char *buf, size_t length, size_t size) {
     char room[room_for(path)];
-    return NEXT(__readlinkat_chk)(dirfd, redirected(path, room, sizeof room), buf, length, size);
+    return NEXT(__readlinkat_chk)(dirfd, redirected_at(dirfd, path, room, sizeof room), buf, length, size);
 }
 #endif
 

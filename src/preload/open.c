@@ -33,23 +33,27 @@ int __openat64_2(int dirfd, const char *path, int flags);
     EXPORT int name(const char *path, int flags, ...) {                                                                \
         char room[room_for(path)];                                                                                     \
         mode_t mode = MODE_OF(flags);                                                                                  \
-        return is_ucma_path(path) ? ucma_open(flags) : NEXT(name)(redirected(path, room, sizeof room), flags, mode);                \
+        const char *where = redirected(path, room, sizeof room); \
+        return is_ucma_path(where) ? ucma_open(flags) : NEXT(name)(where, flags, mode);                \
     }
 #define OPENAT(name)                                                                                                   \
     EXPORT int name(int dirfd, const char *path, int flags, ...) {                                                     \
         char room[room_for(path)];                                                                                     \
         mode_t mode = MODE_OF(flags);                                                                                  \
-        return is_ucma_path(path) ? ucma_open(flags) : NEXT(name)(dirfd, redirected(path, room, sizeof room), flags, mode);         \
+        const char *where = redirected_at(dirfd, path, room, sizeof room); \
+        return is_ucma_path(where) ? ucma_open(flags) : NEXT(name)(dirfd, where, flags, mode);         \
     }
 #define OPEN_2(name)                                                                                                   \
     EXPORT int name(const char *path, int flags) {                                                                     \
         char room[room_for(path)];                                                                                     \
-        return is_ucma_path(path) ? ucma_open(flags) : NEXT(name)(redirected(path, room, sizeof room), flags);                      \
+        const char *where = redirected(path, room, sizeof room); \
+        return is_ucma_path(where) ? ucma_open(flags) : NEXT(name)(where, flags);                      \
     }
 #define OPENAT_2(name)                                                                                                 \
     EXPORT int name(int dirfd, const char *path, int flags) {                                                          \
         char room[room_for(path)];                                                                                     \
-        return is_ucma_path(path) ? ucma_open(flags) : NEXT(name)(dirfd, redirected(path, room, sizeof room), flags);               \
+        const char *where = redirected_at(dirfd, path, room, sizeof room); \
+        return is_ucma_path(where) ? ucma_open(flags) : NEXT(name)(dirfd, where, flags);               \
     }
 
 OPEN(open)
@@ -63,12 +67,22 @@ OPENAT_2(__openat_2)
 OPENAT_2(__openat64_2)
 #endif
 
+EXPORT FILE *freopen(const char *path, const char *mode, FILE *file) {
+    char room[room_for(path)];
+    return NEXT(freopen)(redirected(path, room, sizeof room), mode, file);
+}
+
 EXPORT FILE *fopen(const char *path, const char *mode) {
     char room[room_for(path)];
     return NEXT(fopen)(redirected(path, room, sizeof room), mode);
 }
 
 #ifdef __GLIBC__
+EXPORT FILE *freopen64(const char *path, const char *mode, FILE *file) {
+    char room[room_for(path)];
+    return NEXT(freopen64)(redirected(path, room, sizeof room), mode, file);
+}
+
 EXPORT FILE *fopen64(const char *path, const char *mode) {
     char room[room_for(path)];
     return NEXT(fopen64)(redirected(path, room, sizeof room), mode);

@@ -28,12 +28,16 @@
 size_t room_for(const char *path);
 /* The path itself, or where it lies in the tree, written to room.  A path that has no room there stays. */
 const char *redirected(const char *path, char *room, size_t size);
+/* The same, where a relative path begins in the folder that a descriptor is of. */
+const char *redirected_at(int dirfd, const char *path, char *room, size_t size);
+/* The folder of the tree that has what a program sees beside the contents of one of the kernel's; NULL: nothing. */
+const char *beside(const char *path, char room[2 * PATH_MAX]);
 /* The folder of $RNIC_RUN; NULL: nothing is redirected. */
 const char *run_folder(void);
 
 /* ---------------------------------------------------------------- ucma.c: the device file of RDMA-CM */
 
-/* Whether a path is /dev/infiniband/rdma_cm, and there is a server for it. */
+/* Whether a path, redirected, is /dev/infiniband/rdma_cm. */
 bool is_ucma_path(const char *path);
 /* What open() of it returns. */
 int ucma_open(int flags);

@@ -54,12 +54,12 @@ int __fxstatat64(int version, int dirfd, const char *path, struct stat64 *buf, i
 #define FSTATAT(name, type)                                                                                            \
     EXPORT int name(int dirfd, const char *path, struct type *buf, int flags) {                                        \
         char room[room_for(path)];                                                                                     \
-        return AS_DEVICE(NEXT(name)(dirfd, redirected(path, room, sizeof room), buf, flags), dirfd, buf);                           \
+        return AS_DEVICE(NEXT(name)(dirfd, redirected_at(dirfd, path, room, sizeof room), buf, flags), dirfd, buf);                           \
     }
 #define FXSTATAT(name, type)                                                                                           \
     EXPORT int name(int version, int dirfd, const char *path, struct type *buf, int flags) {                           \
         char room[room_for(path)];                                                                                     \
-        return AS_DEVICE(NEXT(name)(version, dirfd, redirected(path, room, sizeof room), buf, flags), dirfd, buf);                  \
+        return AS_DEVICE(NEXT(name)(version, dirfd, redirected_at(dirfd, path, room, sizeof room), buf, flags), dirfd, buf);                  \
     }
 
 STAT(stat, stat)
@@ -84,7 +84,7 @@ FXSTATAT(__fxstatat64, stat64)
 #ifdef STATX_TYPE /* musl has it since 1.2.5 */
 EXPORT int statx(int dirfd, const char *path, int flags, unsigned mask, struct statx *buf) {
     char room[room_for(path)];
-    int rc = NEXT(statx)(dirfd, redirected(path, room, sizeof room), flags, mask, buf);
+    int rc = NEXT(statx)(dirfd, redirected_at(dirfd, path, room, sizeof room), flags, mask, buf);
     if (!rc && S_ISSOCK(buf->stx_mode) && is_ucma(dirfd)) {
         buf->stx_mode = DEVICE_MODE;
         buf->stx_rdev_major = NULL_MAJOR;
@@ -113,5 +113,5 @@ EXPORT int eaccess(const char *path, int mode) {
 
 EXPORT int faccessat(int dirfd, const char *path, int mode, int flags) {
     char room[room_for(path)];
-    return NEXT(faccessat)(dirfd, redirected(path, room, sizeof room), mode, flags);
+    return NEXT(faccessat)(dirfd, redirected_at(dirfd, path, room, sizeof room), mode, flags);
 }

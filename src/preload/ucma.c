@@ -57,10 +57,10 @@ static _Atomic uint8_t marks[MOST_FDS / 8];
 
 void ucma_mark(int fd) {
     if (fd >= 0 && fd < MOST_FDS)
-        atomic_fetch_or_explicit(&marks[fd / 8], (uint8_t)(1 << fd % 8), memory_order_relaxed);
+        atomic_fetch_or(&marks[fd / 8], (uint8_t)(1 << fd % 8));
 }
 
-static void unmark(int fd) { atomic_fetch_and_explicit(&marks[fd / 8], (uint8_t)~(1 << fd % 8), memory_order_relaxed); }
+static void unmark(int fd) { atomic_fetch_and(&marks[fd / 8], (uint8_t)~(1 << fd % 8)); }
 
 static bool is_marked(int fd) {
     return fd >= 0 && fd < MOST_FDS && atomic_load_explicit(&marks[fd / 8], memory_order_relaxed) >> fd % 8 & 1;
@@ -84,15 +84,22 @@ static bool is_of_server(int fd) {
            !strncmp(peer.sun_path, server.sun_path, sizeof peer.sun_path);
 }
 
+/* Closed, and perhaps another file by now: unless another thread has made it such a file meanwhile, as dup2() does, and its
+ * mark was the one that went. */
+static bool forget(int fd) {
+    unmark(fd);
+    bool is = is_of_server(fd);
+    if (is)
+        ucma_mark(fd);
+    return is;
+}
+
 bool is_ucma(int fd) {
     if (!is_marked(fd))
         return false;
     int before = errno;
-    bool is = is_of_server(fd);
-    if (!is) { /* closed, and perhaps another file by now */
-        unmark(fd);
-        errno = before;
-    }
+    bool is = is_of_server(fd) || forget(fd);
+    errno = before;
     return is;
 }
 
@@ -116,11 +123,10 @@ static void mark_entries(const char *entries, long length) {
     }
 }
 
-/* A program that was started by exec() may have some: all its descriptors are looked at. */
-__attribute__((constructor)) static void mark_inherited(void) {
+static void mark_all(void) {
     char entries[2048];
     long length;
-    int folder = run_folder() ? (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/fd", O_RDONLY | O_CLOEXEC, 0) : -1;
+    int folder = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/fd", O_RDONLY | O_CLOEXEC, 0);
     if (folder < 0)
         return;
     while ((length = syscall(SYS_getdents64, folder, entries, sizeof entries)) > 0)
@@ -128,9 +134,21 @@ __attribute__((constructor)) static void mark_inherited(void) {
     syscall(SYS_close, folder);
 }
 
+/* A program that was started by exec() may have some: all its descriptors are looked at.  errno is put back, as
+ * getpeername() fails for each that is no socket, and main() begins with errno 0. */
+__attribute__((constructor)) static void mark_inherited(void) {
+    int before = errno;
+    if (run_folder())
+        mark_all();
+    errno = before;
+}
+
 /* ---------------------------------------------------------------- open */
 
-bool is_ucma_path(const char *path) { return path && !strcmp(path, DEVICE_FILE) && run_folder(); }
+bool is_ucma_path(const char *path) {
+    size_t head = run_folder() ? strlen(run_folder()) : 0;
+    return path && head && !strncmp(path, run_folder(), head) && !strcmp(path + head, DEVICE_FILE);
+}
 
 static int no_server(int fd) {
     if (fd >= 0)

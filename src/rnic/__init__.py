@@ -30,7 +30,7 @@ from rnic._nic.nic import (
     SendWR,
     TMInfo,
 )
-from rnic.conn import Batch, Connection, Listener, connect, listen
+from rnic.conn import ANY, AnyTag, Batch, Connection, Listener, connect, listen
 from rnic.endpoint import (
     AbortedError,
     ClosedError,
@@ -163,6 +163,8 @@ if _TYPE_CHECKING:
 else:
     __getattr__, __dir__ = _later(__name__, "aio", "patterns")  # asyncio takes as long as half of the rest
 
+__version__ = "0.1.0"  # meson.build has it, too, and tests/api/test_exports.py compares them
+
 __all__ = [
     # devices
     "get_device_list",
@@ -268,6 +270,8 @@ __all__ = [
     "patterns",
     "connect",
     "listen",
+    "ANY",
+    "AnyTag",
     "Connection",
     "Listener",
     "Batch",

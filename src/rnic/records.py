@@ -254,12 +254,20 @@ def _signature(cls: Any) -> Any:
 # ------------------------------------------------------------------------------- what all have
 
 
+_HEXADECIMAL = ("guid", "key", "addr")  # how the names of fields end whose numbers mean nothing to people
+
+
+def _shown(record: Any, name: str) -> str:
+    value = getattr(record, name)
+    return hex(value) if type(value) is int and name.endswith(_HEXADECIMAL) else repr(value)
+
+
 class _Common:
     __slots__ = ()
 
     @recursive_repr()
     def __repr__(self) -> str:
-        shown = (f"{one.name}={getattr(self, one.name)!r}" for one in fields(self) if one.repr)
+        shown = (f"{one.name}={_shown(self, one.name)}" for one in fields(self) if one.repr)
         return f"{type(self).__qualname__}({', '.join(shown)})"
 
     def _repr_html_(self) -> str:

@@ -4,9 +4,19 @@
 The members are what ibv_wc_status_str(3) and its like are for.
 """
 
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 
-__all__ = ["Worded", "counted", "no_host", "nobody_listens", "place", "port_taken", "unknown_name"]
+__all__ = [
+    "Named",
+    "NamedFlags",
+    "Worded",
+    "counted",
+    "no_host",
+    "nobody_listens",
+    "place",
+    "port_taken",
+    "unknown_name",
+]
 
 # The abbreviations in libibverbs' names; every other part of a name is a word already.
 _WORDS = {
@@ -48,6 +58,8 @@ _WORDS = {
     "WR": "work request",
 }
 
+_OF_NUMBERS = "bcdoxXneEfFgG%"  # the types that a format of a number ends in
+
 
 def place(host: str, port: int | str) -> str:
     """Where a server is."""
@@ -80,7 +92,32 @@ def port_taken(host: str, port: int) -> str:
     return f"{place(host, port)} is in use on this host: choose another port"
 
 
-class Worded(IntEnum):
+def _name(member: IntEnum | IntFlag) -> str:
+    return member.name or hex(member)
+
+
+def _format(member: IntEnum | IntFlag, format_spec: str) -> str:
+    """The name, as wide as the format says; one that ends in a number's type, as "d" or "x", asks for the
+    number.
+    """
+    if format_spec and format_spec[-1] in _OF_NUMBERS:
+        return format(int(member), format_spec)
+    return format(_name(member), format_spec)
+
+
+class Named(IntEnum):
+    """An enumeration whose members print as their names: `print(wc.status)` prints SUCCESS."""
+
+    __str__, __format__ = _name, _format
+
+
+class NamedFlags(IntFlag):
+    """Flags that print as their names, as in LOCAL_WRITE|REMOTE_READ; no flag at all is 0x0."""
+
+    __str__, __format__ = _name, _format
+
+
+class Worded(Named):
     """An enumeration with `.text`."""
 
     @property

@@ -199,3 +199,13 @@ def test_texts_of_the_core_are_whole() -> None:
 
 def test_mtu_knows_its_bytes() -> None:
     assert [mtu.nbytes for mtu in enums.MTU] == [256, 512, 1024, 2048, 4096]
+
+
+def test_names_are_formatted_as_texts_and_numbers_as_numbers() -> None:
+    status = enums.WCStatus.LOC_LEN_ERR
+    assert (
+        f"{status:<12}|{status:>12}|{status:s}|{status:^13}"
+        == "LOC_LEN_ERR | LOC_LEN_ERR|LOC_LEN_ERR| LOC_LEN_ERR "
+    )
+    assert f"{status:d}|{status:#04x}|{status:3d}" == "1|0x01|  1"
+    assert f"{enums.AccessFlags(0):>4}" == " 0x0"

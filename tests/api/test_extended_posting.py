@@ -396,7 +396,7 @@ def test_another_thread_waits_for_its_turn(ends: Ends) -> None:
     qp.wr_start()
 
     def other() -> None:
-        with qp.wr_start(timeout=30):
+        with qp.wr_start(timeout=60):
             order.append("other")
             qp.wr_flags = SendFlags.SIGNALED
             qp.wr_rdma_write(ends.target.rkey, ends.target.addr)
@@ -447,7 +447,7 @@ def test_a_thread_that_ends_in_its_section_gives_way(ends: Ends) -> None:
         ends.qp.wr_set_inline_data(b"lost")
 
     in_thread(half)
-    with ends.qp.wr_start(timeout=30):
+    with ends.qp.wr_start(timeout=60):
         assert ends.qp.wr_is_open
     assert ends.qp.statistics().sq_depth == 0
     assert not any(ends.target.buf)

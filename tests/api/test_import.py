@@ -86,14 +86,14 @@ class Blind:
         raise AssertionError(name)
 sys.meta_path.insert(0, Blind())
 def serve():
-    with server.accept(30) as peer:
-        peer.send(peer.recv(30))
+    with server.accept(60) as peer:
+        peer.send(peer.recv(60))
 with rnic.listen("127.0.0.1", 0) as server:
     thread = threading.Thread(target=serve)
     thread.start()
     with rnic.connect("127.0.0.1", server.port) as conn:
         conn.send(b"message")
-        assert conn.recv(30) == b"message"
+        assert conn.recv(60) == b"message"
     thread.join()
 flags = rnic.AccessFlags(0)
 with rnic.open_device("roce_lo") as ctx, ctx.alloc_pd() as pd, ctx.create_cq(4) as cq:

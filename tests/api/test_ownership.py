@@ -21,6 +21,7 @@ import rnic
 from api.conftest import Objects
 from api.recorder import Recorder
 from rnic import AccessFlags
+from rnic._nic.nic import when_refused
 
 
 def family(recorder: Recorder) -> dict[str, Any]:
@@ -195,7 +196,78 @@ def test_dropped_in_a_cycle(recorder: Recorder) -> None:
     assert recorder.alive == 0
 
 
-def test_a_finaliser_that_fails_only_warns(recorder: Recorder) -> None:
+@pytest.mark.parametrize("order", range(6))
+def test_dropped_in_a_cycle_with_a_view_of_the_devices_memory(recorder: Recorder, order: int) -> None:
+    """Garbage is finalized and cleared in the order in which it was made."""
+    ctx = recorder.context
+    recorder.context = None
+    pd = ctx.alloc_pd()
+    mr = pd.alloc_mr(64, 1)
+    parts = [ctx, pd, mr, mr.buf, mr.buf[8:], mr.buf.cast("B")]
+    cycle: list[Any] = [*parts[order:], *parts[:order]]
+    cycle.append(cycle)
+    recorder.take()
+    with said_warnings() as said:
+        del cycle, parts, ctx, pd, mr
+        gc.collect()
+    assert [line.split()[0] for line in recorder.take()] == ["dereg_mr", "dealloc_pd", "close"]
+    assert recorder.alive == 0
+    assert not any("did not take it back" in text for text in said)
+
+
+@pytest.mark.parametrize("kind", ["alloc_mr", "reg_mr"])
+def test_a_region_that_an_exception_leaves_is_given_back_once(objects: Objects, kind: str) -> None:
+    views: list[memoryview] = []
+    memory = 64 if kind == "alloc_mr" else bytearray(64)
+    with pytest.raises(ZeroDivisionError), getattr(objects.pd, kind)(memory, 1) as mr:
+        views.append(mr.buf)
+        objects.recorder.take()
+        raise ZeroDivisionError
+    assert [line.split()[0] for line in objects.recorder.take()] == ["dereg_mr"]
+    assert mr.closed
+    mr.close()
+    assert objects.recorder.take() == []
+
+
+def test_a_region_that_an_exception_leaves_goes_with_the_last_view_of_it(objects: Objects) -> None:
+    views: list[memoryview] = []
+    objects.recorder.take()
+    with pytest.raises(ZeroDivisionError), objects.pd.alloc_mr(64, 1) as mr:
+        views += [mr.buf[:8], mr.buf[8:]]
+        raise ZeroDivisionError
+    objects.recorder.take()
+    views.pop().release()
+    assert objects.recorder.take() == []
+    assert not mr.closed
+    views.pop().release()
+    assert [line.split()[0] for line in objects.recorder.take()] == ["dereg_mr"]
+    assert mr.closed
+
+
+@pytest.fixture
+def refused() -> Iterator[list[Any]]:
+    """What the device does not take back yet."""
+    found: list[Any] = []
+    before = when_refused(found.append)
+    yield found
+    when_refused(before)
+
+
+def test_what_the_device_does_not_take_back_yet_is_handed_over(
+    recorder: Recorder, refused: list[Any]
+) -> None:
+    with recorder.context as ctx:
+        pd = ctx.alloc_pd()
+        recorder.fail("dealloc_pd", errno.EBUSY)
+        with pytest.warns(ResourceWarning, match="unclosed PD, and the device did not take it back yet"):
+            del pd
+        refused.pop().close()
+        assert not refused
+
+
+def test_a_finaliser_that_fails_only_warns(recorder: Recorder, refused: list[Any]) -> None:
+    when_refused(None)
+    assert not refused
     with recorder.context as ctx:
         pd = ctx.alloc_pd()
         recorder.fail("dealloc_pd", errno.EBUSY)
@@ -235,7 +307,7 @@ def test_a_call_in_another_thread_is_use(objects: Objects) -> None:
 
     def wait() -> None:
         try:
-            objects.channel.get_cq_event(30)
+            objects.channel.get_cq_event(60)
         except TimeoutError as error:  # pragma: no cover
             caught.append(error)
 

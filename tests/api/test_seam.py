@@ -509,6 +509,31 @@ def test_a_failed_completion_explains_itself(objects: Objects) -> None:
     assert repr(wc) == "<WC 4 QP 0x000005 LOC_PROT_ERR>"
 
 
+@pytest.mark.parametrize("status", WCStatus)
+def test_every_status_explains_itself(objects: Objects, status: WCStatus) -> None:
+    causes = [name for name, _ in nic.vendor_err_texts()]
+    objects.recorder.complete(wr_id=4, status=status, vendor_err=causes.index("SGE_PD"), qp_num=5)
+    text = objects.cq.poll()[0].explain()
+    assert text.startswith("wr_id 4 on QP 0x000005: ")
+    if status is WCStatus.SUCCESS:
+        assert text.endswith("completed")
+        return
+    for words in (
+        f"{status.name}, ",
+        " side",
+        "(a scatter/gather element's memory region belongs",
+        "Look here: ",
+    ):
+        assert words in text
+
+
+def test_statuses_and_causes_that_nobody_knows_are_no_crash(objects: Objects) -> None:
+    objects.recorder.complete(wr_id=4, status=99, vendor_err=0xFFFFFFFF, qp_num=1)
+    assert objects.cq.poll()[0].explain() == "wr_id 4 on QP 0x000001: status 99, which rnic does not know"
+    objects.recorder.complete(wr_id=4, status=WCStatus.LOC_PROT_ERR, vendor_err=0xFFFFFFFF, qp_num=1)
+    assert "(" not in objects.cq.poll()[0].explain().split("Look here")[0]
+
+
 def test_an_overrun_queue_raises(objects: Objects) -> None:
     objects.recorder.fail("poll_cq", errno.EOVERFLOW)
     with pytest.raises(rnic.VerbsError, match="overran") as caught:

@@ -659,6 +659,7 @@ void fabric_destroy(struct qp *qp) {
     if (qp->engine->disconnect)
         qp->engine->disconnect(qp);
     qp->engine->destroy(qp);
+    free(qp->why);
     if (qp->xrc)
         xrc_remove_qp(qp);
     wq_free(&qp->sq);

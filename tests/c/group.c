@@ -17,7 +17,7 @@
 #include "live.h"
 
 #define LO 1
-#define PATIENCE 10000 /* ms, for what the kernel does in its own time */
+#define PATIENCE 60000 /* ms, for what the kernel does in its own time */
 
 struct member group_members[MEMBERS];
 int group_device, group_falls_to;

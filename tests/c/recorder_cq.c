@@ -74,7 +74,7 @@ static int rec_destroy_cq(struct rnic_cq *cq, struct rnic_err *err) {
     struct channel *channel = (struct channel *)cq->channel;
 
     if (!rc && ((struct cq *)cq)->unacked) {
-        snprintf(err->text, sizeof(err->text), "%u events are not acknowledged", ((struct cq *)cq)->unacked);
+        snprintf(err->text, sizeof(err->text), "unacknowledged events: %u", ((struct cq *)cq)->unacked);
         rc = -EBUSY;
     }
     if (!rc && channel && channel->pending == cq)

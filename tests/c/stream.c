@@ -297,6 +297,7 @@ static void close_end(struct stream *s, struct end *e) {
     mw_unbind_all(&qp->windows);
     qp->engine->disconnect(qp);
     qp->engine->destroy(qp);
+    free(qp->why);
     wq_free(&qp->sq);
     wq_free(&qp->rq);
     free(qp);

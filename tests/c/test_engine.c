@@ -126,6 +126,56 @@ static void add_source(struct run *run) {
 }
 
 /* Else the engine would think that it does so now and then, and they would take turns. */
+/* A source that never ends, and has 3 of something when it is noted. */
+static int unread, passes; /* of this thread */
+
+static bool receive_flood(void *owner, uint64_t now, bool all) {
+    struct run *run = owner;
+    (void)now, (void)all;
+    run->more = true;
+    unread -= unread > 0;
+    passes += pthread_equal(pthread_self(), program);
+    return true;
+}
+
+static void note_flood(void *owner) {
+    (void)owner;
+    unread = 3;
+    passes = 0;
+}
+
+static bool has_reached_flood(const void *owner) {
+    (void)owner;
+    return !unread;
+}
+
+static const struct source flood = {
+    .name = "flood", .receive = receive_flood, .note = note_flood, .has_reached = has_reached_flood};
+
+static void add_to(struct run_source *list, struct run *run) {
+    while (list->is)
+        list++;
+    *list = (struct run_source){&flood, run};
+}
+
+static void test_what_is_taken_before_an_end_is_what_was_there(void) {
+    open_device();
+    struct run *run = &dev_of(ctx)->run;
+    program = pthread_self();
+    dev_lock(dev_of(ctx));
+    add_to(run->with.receive, run);
+    add_to(run->with.note, run);
+    add_to(run->with.has_reached, run);
+    progress_take(run);
+    int took = passes;
+    CHECK(!unread);
+    for (struct run_source *s = run->with.receive; s->is; s++) /* it is the last one */
+        s->is = s->is == &flood ? NULL : s->is;
+    dev_unlock(dev_of(ctx));
+    close_device();
+    CHECK(took >= 1 && took <= 3); /* the engine may have taken some */
+}
+
 static void test_an_application_whose_polls_take_long_polls_all_the_time(void) {
     open_device();
     struct run *run = &dev_of(ctx)->run;
@@ -400,6 +450,7 @@ int main(void) {
     RUN(test_an_application_that_polls_now_and_then_has_an_engine_at_work);
     RUN(test_an_application_that_waits_for_events_has_an_engine_at_work);
     RUN(test_an_application_that_polls_all_the_time_has_the_sockets_to_itself);
+    RUN(test_what_is_taken_before_an_end_is_what_was_there);
     RUN(test_an_application_whose_polls_take_long_polls_all_the_time);
     RUN(test_a_look_leaves_the_lock_to_an_application_that_polls_now_and_then_not);
     RUN(test_a_program_that_polls_its_memory_has_an_engine_at_work);

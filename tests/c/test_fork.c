@@ -1,13 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * dev/fork.c: a child has no descriptor of what other threads ask or open just then.
+ * dev/fork.c: a child has no descriptor of what other threads ask or open just then; a handler of a signal may fork at any
+ * moment.
  */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* RTLD_NEXT */
+#endif
+#include <dlfcn.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "check.h"
+#include "dev/dev.h"
+#include "live.h"
 #include "nic.h"
 
 #define CHILDREN 300
@@ -71,9 +80,168 @@ static void a_child_after_a_thread_that_was_to_be_cancelled_meanwhile(void) {
     CHECK_EQ(waitpid(child, NULL, 0), child);
 }
 
+/* ---------------------------------------------------------------- a child amid what fork waits for */
+
+static atomic_bool keeps, lets;
+
+static void *keep_out(void *unused) {
+    int state = fork_keep_out();
+    atomic_store(&keeps, true);
+    for (int i = 0; i < 50; i++) /* time for a fork that does not wait */
+        live_nap();
+    atomic_store(&lets, true);
+    fork_let_in(state);
+    return unused;
+}
+
+static void *fork_meanwhile(void *unused) {
+    int status;
+    while (!atomic_load(&keeps))
+        live_nap();
+    pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    if (waitpid(child, &status, 0) != child || !atomic_load(&lets))
+        _exit(1);
+    return unused;
+}
+
+/* In the child of a handler that has interrupted such a thread, and that goes on. */
+static void forks_of_its_own_wait(int state) {
+    pthread_t keeper, forker;
+    fork_let_in(state);
+    CHECK_EQ(pthread_create(&keeper, NULL, keep_out, NULL), 0);
+    CHECK_EQ(pthread_create(&forker, NULL, fork_meanwhile, NULL), 0);
+    CHECK_EQ(pthread_join(keeper, NULL), 0);
+    CHECK_EQ(pthread_join(forker, NULL), 0);
+    _exit(0);
+}
+
+static void a_child_that_keeps_out_itself_goes_on(void) {
+    int status, state = fork_keep_out();
+    pid_t child = fork();
+    if (child == 0)
+        forks_of_its_own_wait(state);
+    fork_let_in(state);
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+/* ---------------------------------------------------------------- in a handler of a signal */
+
+static struct live a, b;
+static struct rnic_qp *qa, *qb;
+static volatile int forks; /* so far */
+static volatile sig_atomic_t
+    calls_left; /* to functions of the lock, ahead of one that a signal comes behind; 0: none comes */
+static pthread_t interrupted;
+
+static void fork_here(int number) {
+    int status = -1;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(7);
+    if (waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7)
+        forks++;
+    if (number == SIGALRM) /* again, at some moment */
+        setitimer(ITIMER_REAL, &(struct itimerval){.it_value.tv_usec = 1 + forks * 7919 % 2000}, NULL);
+}
+
+static void count_call(void) {
+    if (calls_left && pthread_equal(pthread_self(), interrupted) && !--calls_left)
+        CHECK_EQ(raise(SIGUSR1), 0);
+}
+
+/* What the device calls to take and to give its lock: a signal comes when it has it, and has not noted that yet, or when it
+ * has noted that it gives it. */
+int pthread_mutex_trylock(pthread_mutex_t *mutex) {
+    static int (*next)(pthread_mutex_t *);
+    if (!next)
+        next = (int (*)(pthread_mutex_t *))dlsym(RTLD_NEXT, "pthread_mutex_trylock");
+    int rc = next(mutex);
+    count_call();
+    return rc;
+}
+
+int pthread_mutex_unlock(pthread_mutex_t *mutex) {
+    static int (*next)(pthread_mutex_t *);
+    count_call();
+    if (!next)
+        next = (int (*)(pthread_mutex_t *))dlsym(RTLD_NEXT, "pthread_mutex_unlock");
+    return next(mutex);
+}
+
+static void begin(void) {
+    struct sigaction forking = {.sa_handler = fork_here, .sa_flags = SA_RESTART};
+    interrupted = pthread_self();
+    forks = 0;
+    CHECK_EQ(sigaction(SIGALRM, &forking, NULL) | sigaction(SIGUSR1, &forking, NULL), 0);
+    live_open(&a, 1);
+    live_open(&b, 1);
+    qa = live_qp(&a);
+    qb = live_qp(&b);
+    live_join(&a, qa, &b, qb, 18, 7);
+}
+
+static void end(void) {
+    CHECK_EQ(a.ops->destroy_qp(qa, NULL) | b.ops->destroy_qp(qb, NULL), 0);
+    live_close(&a);
+    live_close(&b);
+}
+
+static void write_once(void) {
+    live_post(&a, qa, RNIC_WR_RDMA_WRITE, 1, 0, 64, &b);
+    CHECK_EQ(live_wait(&a).status, RNIC_WC_SUCCESS);
+}
+
+static void a_handler_forks_wherever_a_thread_has_the_lock(void) {
+    enum { CALLS = 60 };
+    begin();
+    for (int i = 1; i <= CALLS; i++) {
+        check_note("call %d", i);
+        calls_left = i;
+        while (calls_left)
+            write_once();
+    }
+    CHECK_EQ(forks, CALLS);
+    end();
+}
+
+static void a_handler_forks_while_its_thread_opens_a_device(void) {
+    enum { CALLS = 40 };
+    begin();
+    for (int i = 1; i <= CALLS; i++) {
+        check_note("call %d", i);
+        calls_left = i;
+        while (calls_left) {
+            struct rnic_context *ctx;
+            CHECK_EQ(rnic_soft.open("roce_lo", NULL, &ctx, NULL), 0);
+            CHECK_EQ(ctx->ops->close(ctx, NULL), 0);
+        }
+    }
+    CHECK_EQ(forks, CALLS);
+    write_once();
+    end();
+}
+
+static void a_handler_forks_at_any_moment_of_traffic(void) {
+    begin();
+    CHECK_EQ(setitimer(ITIMER_REAL, &(struct itimerval){.it_value.tv_usec = 500}, NULL), 0);
+    while (forks < 30) /* each of which takes long under the sanitizers */
+        write_once();
+    signal(SIGALRM, SIG_IGN);
+    write_once();
+    end();
+}
+
 int main(void) {
+    live_isolate();
     RUN(a_child_beside_one_that_lists_devices);
     RUN(a_child_beside_one_that_opens_and_closes);
     RUN(a_child_after_a_thread_that_was_to_be_cancelled_meanwhile);
+    RUN(a_child_that_keeps_out_itself_goes_on);
+    RUN(a_handler_forks_wherever_a_thread_has_the_lock);
+    RUN(a_handler_forks_while_its_thread_opens_a_device);
+    RUN(a_handler_forks_at_any_moment_of_traffic);
     return check_done();
 }

@@ -360,17 +360,19 @@ static void write_through_a_full_socket(int type, bool polls) {
     memset(target, 0, sizeof target);
     CHECK_EQ(ops->reg_mr(pd, target, sizeof target, RNIC_ACCESS_LOCAL_WRITE | RNIC_ACCESS_REMOTE_WRITE, &there, NULL),
              0);
+    double begun = live_seconds();
     atomic_store(&full, true);
     post_all(there);
-    for (int i = 0; i < 150; i++) { /* two transport timeouts, and many times what a probe waits for */
+    while (live_seconds() < begun + 0.15) { /* two transport timeouts, and many times what a probe waits for */
         nap(1);
         done += polls ? poll_some() : 0;
     }
     CHECK(type == RNIC_QPT_UC || done == 0);
     CHECK(atomic_load(&refused) > 1);
     CHECK_EQ(counted(RNIC_CNT_tx_errors), 0);
-    CHECK_EQ(counted(RNIC_CNT_timeouts), 0);
-    CHECK_EQ(counted(RNIC_CNT_requests_resent), 0);
+    uint64_t timeouts = counted(RNIC_CNT_timeouts), resent = counted(RNIC_CNT_requests_resent);
+    if (live_seconds() < begun + 1) /* a link that stands still for a second is waited for no longer */
+        CHECK(timeouts == 0 && resent == 0);
     CHECK(counted(RNIC_CNT_tx_waits) == 1);
     atomic_store(&full, false);
     for (int i = 0; done < QPS * EACH; i++) {

@@ -619,6 +619,31 @@ static void a_stranger_says_who_it_is_16_times_in_16_seconds(void) {
     end();
 }
 
+static void wake(struct lane *l) {
+    atomic_store(&l->out.mem->asleep, 1);
+    l->dirty = true;
+    lane_flush(l);
+}
+
+/* Once for each sleep, and for each wait for room. */
+static void a_stranger_wakes_nobody_who_has_not_asked_for_it(void) {
+    for (int trusted = 1; trusted >= 0; trusted--) {
+        open_both();
+        ends[1]->trusted = trusted;
+        for (int i = 0; i < 3; i++) {
+            CHECK(ring_may_sleep(&ends[1]->in) && ring_has_room(&ends[1]->out));
+            wake(ends[0]);
+            CHECK(!lane_listen_to(ends[1], &self[1]));
+            wake(ends[0]);
+            CHECK(!lane_listen_to(ends[1], &self[1]));
+        }
+        wake(ends[0]);
+        CHECK_EQ(lane_listen_to(ends[1], &self[1]), !trusted);
+        CHECK_EQ(ends[1]->state, trusted ? LANE_UP : LANE_DOWN);
+        end();
+    }
+}
+
 static void a_slot_is_its_owners(void) {
     open_both();
     CHECK_EQ(lane_owns(ends[0], slots[0].number), LANE_YES);
@@ -908,6 +933,7 @@ int main(void) {
     RUN(who_becomes_more_says_so);
     RUN(an_address_that_this_host_has_not_is_left_out);
     RUN(a_stranger_says_who_it_is_16_times_in_16_seconds);
+    RUN(a_stranger_wakes_nobody_who_has_not_asked_for_it);
     RUN(a_slot_is_its_owners);
     RUN(what_the_system_lacks_is_no_answer);
     RUN(of_a_slot_that_is_known_nobody_is_asked_again);

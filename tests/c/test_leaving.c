@@ -11,6 +11,7 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -70,10 +71,9 @@ static void *release(void *arg) {
 }
 
 /* The first ACK is the batch that waits, the second has no room. */
-static void test_the_last_ack_waits_for_room(void) {
+static void send_without_room(struct rnic_qp *from[2], struct rnic_qp *to[2]) {
     live_open(&a, -1);
     live_open(&b, -1);
-    struct rnic_qp *from[2], *to[2];
     for (int i = 0; i < 2; i++) {
         from[i] = live_qp(&a);
         to[i] = live_qp(&b);
@@ -85,6 +85,11 @@ static void test_the_last_ack_waits_for_room(void) {
         live_post(&a, from[i], RNIC_WR_SEND, (uint64_t)i, 0, 64, &b);
         CHECK_EQ(live_wait(&b).status, RNIC_WC_SUCCESS);
     }
+}
+
+static void test_the_last_ack_waits_for_room(void) {
+    struct rnic_qp *from[2], *to[2];
+    send_without_room(from, to);
     struct release r = {.of = &b, .qp = (struct qp *)to[1]};
     pthread_t thread;
     CHECK_EQ(pthread_create(&thread, NULL, release, &r), 0);
@@ -98,6 +103,51 @@ static void test_the_last_ack_waits_for_room(void) {
         CHECK_EQ(destroy(&a, from[i]), 0);
     live_close(&a);
     live_close(&b);
+}
+
+static void *end_queue_pair(void *qp) {
+    const struct rnic_qp_attr err = {.qp_state = RNIC_QPS_ERR};
+    return (void *)(intptr_t)b.ops->modify_qp(qp, &err, RNIC_QP_STATE, NULL);
+}
+
+static void *destroy_queue_pair(void *qp) { return (void *)(intptr_t)destroy(&b, qp); }
+
+static bool is_leaving(struct rnic_qp *qp) {
+    dev_lock(dev(&b));
+    bool leaving = ((struct qp *)qp)->leaving;
+    dev_unlock(dev(&b));
+    return leaving;
+}
+
+/* One thread ends a queue pair, and waits for room for its last ACK.  Others that come meanwhile have their turn behind it. */
+static void two_threads_end(void *(*second)(void *), intptr_t rc) {
+    pthread_t threads[2];
+    void *result[2];
+    struct rnic_qp *from[2], *to[2];
+    send_without_room(from, to);
+    CHECK_EQ(pthread_create(&threads[0], NULL, end_queue_pair, to[1]), 0);
+    while (!is_leaving(to[1]))
+        live_nap();
+    CHECK_EQ(pthread_create(&threads[1], NULL, second, to[1]), 0);
+    for (int i = 0; i < 20; i++) /* it comes meanwhile, most likely */
+        live_nap();
+    atomic_store(&full_fd, -1);
+    for (int i = 0; i < 2; i++)
+        CHECK_EQ(pthread_join(threads[i], &result[i]), 0);
+    CHECK_EQ((intptr_t)result[0], 0);
+    CHECK_EQ((intptr_t)result[1], rc);
+    if (second != destroy_queue_pair)
+        CHECK_EQ(destroy(&b, to[1]), 0);
+    CHECK_EQ(destroy(&b, to[0]), 0);
+    for (int i = 0; i < 2; i++)
+        CHECK_EQ(destroy(&a, from[i]), 0);
+    live_close(&a);
+    live_close(&b);
+}
+
+static void test_two_threads_end_a_queue_pair_at_once(void) {
+    two_threads_end(end_queue_pair, 0);
+    two_threads_end(destroy_queue_pair, 0);
 }
 
 static bool watches_room(const struct dev *d) {
@@ -149,10 +199,16 @@ static struct lane *lane_between(const struct live *l, const struct rnic_qp *pee
     check_fail(__FILE__, __LINE__, "there is no lane");
 }
 
-/* As if the peer's process had been stopped in the middle, or went on. */
-static void move_mark(const struct live *l, const struct rnic_qp *peer) {
-    atomic_fetch_add(&lane_between(l, peer)->in.mem->mark, 1);
+static struct lane *entered;
+
+/* As if the peer's process had been stopped in the middle. */
+static void stand_still(const struct live *l, const struct rnic_qp *peer) {
+    entered = lane_between(l, peer);
+    atomic_fetch_add(&entered->in.mem->mark, 1);
 }
+
+/* By the same lane: where both ends have asked late there may be another by now. */
+static void go_on(void) { atomic_fetch_add(&entered->in.mem->mark, 1); }
 
 /* Two queue pairs of which each knows that the other is on this host. */
 static void join_locally(struct live *l, struct rnic_qp *qp, struct live *m, struct rnic_qp *peer) {
@@ -171,10 +227,10 @@ static void test_a_peer_that_stands_still_keeps_up_its_own_queue_pairs_alone(voi
     struct rnic_qp *ab = live_qp(&a), *ba = live_qp(&b), *ac = live_qp(&a), *ca = live_qp(&c);
     join_locally(&a, ab, &b, ba);
     join_locally(&a, ac, &c, ca);
-    move_mark(&a, ca);
+    stand_still(&a, ca);
     CHECK_EQ(destroy(&a, ab), 0);
     CHECK_EQ(destroy(&a, ac), -EBUSY);
-    move_mark(&a, ca);
+    go_on();
     CHECK_EQ(destroy(&a, ac), 0);
     CHECK_EQ(destroy(&b, ba), 0);
     CHECK_EQ(destroy(&c, ca), 0);
@@ -191,9 +247,9 @@ static void test_a_context_that_cannot_be_closed_with_all_keeps_it(void) {
     join_locally(&a, ab, &b, ba);
     struct rnic_qp *newest = live_qp(&a); /* which would be the first one to go */
     CHECK_EQ(a.ops->reg_mr(a.pd, a.mem, 64, 0, &mr, NULL), 0);
-    move_mark(&a, ba);
+    stand_still(&a, ba);
     CHECK_EQ(a.ops->close_all(a.ctx, NULL), -EBUSY);
-    move_mark(&a, ba);
+    go_on();
     CHECK_EQ(destroy(&a, newest), 0);
     CHECK_EQ(destroy(&a, ab), 0);
     CHECK_EQ(a.ops->dereg_mr(mr, NULL), 0);
@@ -206,10 +262,13 @@ static void test_a_context_that_cannot_be_closed_with_all_keeps_it(void) {
 static uint8_t *heap; /* memory that the program has allocated in a file, as of librnic_heap.so */
 static int heap_fd;
 
-bool rnic_heap_find(const void *addr, uint64_t length, int *fd, uint64_t *offset) {
-    *fd = heap_fd;
-    *offset = (uint64_t)((const uint8_t *)addr - heap);
-    return heap && (const uint8_t *)addr >= heap && *offset + length <= HEAP_LONG;
+bool rnic_heap_find(const void *addr, uint64_t length, struct rnic_heap_place *place) {
+    struct stat st;
+    uint64_t offset = (uint64_t)((const uint8_t *)addr - heap);
+    if (!heap || fstat(heap_fd, &st))
+        return false;
+    *place = (struct rnic_heap_place){heap_fd, st.st_ino, offset};
+    return (const uint8_t *)addr >= heap && offset + length <= HEAP_LONG;
 }
 
 static void make_heap(void) {
@@ -244,9 +303,9 @@ static void test_memory_of_the_heap_goes_when_no_peer_is_inside(void) {
     CHECK(!memcmp(b.mem, heap, 1000));
     CHECK_EQ(dev(&b)->nic.counters.value[RNIC_CNT_local_direct], before + 1);
     CHECK(remote_maps(lane_between(&b, ab)->remote, mr->rkey));
-    move_mark(&a, ba);
+    stand_still(&a, ba);
     CHECK_EQ(a.ops->dereg_mr(mr, NULL), -EBUSY);
-    move_mark(&a, ba);
+    go_on();
     CHECK_EQ(a.ops->dereg_mr(mr, NULL), 0);
     CHECK_EQ(destroy(&a, ab), 0);
     CHECK_EQ(destroy(&b, ba), 0);
@@ -305,9 +364,9 @@ static int destroy_with_an_event(struct rnic_qp *qp, struct rnic_qp *peer) {
 }
 
 static int destroy_while_the_peer_stands_still(struct rnic_qp *qp, struct rnic_qp *peer) {
-    move_mark(&a, peer);
+    stand_still(&a, peer);
     int rc = destroy(&a, qp);
-    move_mark(&a, peer);
+    go_on();
     return rc;
 }
 
@@ -321,9 +380,143 @@ static void test_an_end_that_fails_takes_nothing_back(void) {
     sends_survive(destroy_while_the_peer_stands_still, -EBUSY);
 }
 
+/* ---------------------------------------------------------------- what has come before the end */
+
+/* From here on the device takes in what comes when a call of the test does. */
+static void stop_engine(const struct live *l) {
+    struct run *run = &dev(l)->run;
+    atomic_store(&run->stop, true);
+    engine_wake(run);
+    pthread_join(run->thread, NULL);
+    run->thread_runs = false;
+}
+
+static int enter(struct live *l, struct rnic_qp *qp, int state) {
+    return l->ops->modify_qp(qp, &(struct rnic_qp_attr){.qp_state = state}, RNIC_QP_STATE, NULL);
+}
+
+static int to_err(struct live *l, struct rnic_qp *qp) { return enter(l, qp, RNIC_QPS_ERR); }
+
+static int to_reset(struct live *l, struct rnic_qp *qp) { return enter(l, qp, RNIC_QPS_RESET); }
+
+/* local: by shared memory, else by the wire */
+static void join_for_sends(int local, struct rnic_qp **from, struct rnic_qp **to) {
+    live_open(&a, local);
+    live_open(&b, local);
+    *from = live_qp(&a);
+    *to = live_qp(&b);
+    if (local > 0)
+        join_locally(&a, *from, &b, *to);
+    else
+        live_join(&a, *from, &b, *to, 14, 1);
+}
+
+static void close_both(void) {
+    live_close(&a);
+    live_close(&b);
+}
+
+/* The peer has the message and has ended; its ACK lies unread at the sender's, behind others if there are many. */
+static void a_send_that_has_arrived_succeeds(int local, uint64_t sends) {
+    struct rnic_qp *from, *to;
+    join_for_sends(local, &from, &to);
+    for (uint64_t i = 0; i < sends; i++)
+        live_post_recv(&b, to, i, 0, 64);
+    stop_engine(&a);
+    for (uint64_t i = 0; i < sends; i++) {
+        live_post(&a, from, RNIC_WR_SEND, i, 0, 64, &b);
+        CHECK_EQ(live_wait(&b).status, RNIC_WC_SUCCESS);
+    }
+    CHECK_EQ(destroy(&b, to), 0);
+    CHECK_EQ(to_err(&a, from), 0);
+    for (uint64_t i = 0; i < sends; i++) {
+        struct rnic_wc wc = live_wait(&a);
+        CHECK_EQ(wc.wr_id, i);
+        CHECK_EQ(wc.status, RNIC_WC_SUCCESS);
+    }
+    CHECK_EQ(destroy(&a, from), 0);
+    close_both();
+}
+
+static void test_a_send_whose_ack_is_unread_is_not_flushed(void) {
+    a_send_that_has_arrived_succeeds(1, 1);
+    a_send_that_has_arrived_succeeds(-1, 1);
+    a_send_that_has_arrived_succeeds(-1, 64);
+}
+
+/* The receiver's queue pair ends while a SEND lies unread: the sender hears that it was taken. */
+static void a_send_that_lies_unread_is_taken(int local, int (*end)(struct live *, struct rnic_qp *)) {
+    struct rnic_qp *from, *to;
+    join_for_sends(local, &from, &to);
+    live_post_recv(&b, to, 7, 0, 64);
+    stop_engine(&b);
+    live_post(&a, from, RNIC_WR_SEND, 1, 0, 64, &b);
+    CHECK_EQ(end(&b, to), 0);
+    CHECK_EQ(live_wait(&a).status, RNIC_WC_SUCCESS);
+    if (end == to_err)
+        CHECK_EQ(live_wait(&b).status, RNIC_WC_SUCCESS);
+    if (end != destroy)
+        CHECK_EQ(destroy(&b, to), 0);
+    CHECK_EQ(destroy(&a, from), 0);
+    close_both();
+}
+
+static void test_a_send_that_lies_unread_is_taken_before_the_end(void) {
+    for (int local = -1; local <= 1; local += 2) {
+        a_send_that_lies_unread_is_taken(local, to_err);
+        a_send_that_lies_unread_is_taken(local, to_reset);
+        a_send_that_lies_unread_is_taken(local, destroy);
+    }
+}
+
+/* ---------------------------------------------------------------- what has come while others had the processor */
+
+/* When this thread lets others go first: engines do so, too, at any time. */
+static _Thread_local void (*others_turn)(void);
+
+/* In the place of libc's: a busy machine. */
+int sched_yield(void) {
+    void (*turn)(void) = others_turn;
+    others_turn = NULL;
+    if (turn)
+        turn();
+    return 0;
+}
+
+static struct rnic_qp *peers_qp;
+
+static void peer_sends(void) { live_post(&b, peers_qp, RNIC_WR_SEND, 1, 0, 64, &a); }
+
+/* The poll that has let others go first must not say that nothing is there: the event of the connection's end may be. */
+static void a_poll_that_let_others_go_first_looks_again(int local) {
+    struct rnic_qp *to;
+    struct rnic_wc wc;
+    int got = 0;
+    join_for_sends(local, &to, &peers_qp);
+    live_post_recv(&a, to, 7, 0, 64);
+    stop_engine(&a);
+    others_turn = peer_sends;
+    while (others_turn)
+        got = a.ops->poll_cq(a.cq, 1, &wc);
+    CHECK_EQ(got, 1);
+    CHECK_EQ(wc.wr_id, 7);
+    CHECK_EQ(destroy(&a, to), 0);
+    CHECK_EQ(destroy(&b, peers_qp), 0);
+    close_both();
+}
+
+static void test_a_poll_that_let_others_go_first_looks_again(void) {
+    a_poll_that_let_others_go_first_looks_again(1);
+    a_poll_that_let_others_go_first_looks_again(-1);
+}
+
 int main(void) {
     live_isolate();
+    RUN(test_a_poll_that_let_others_go_first_looks_again);
+    RUN(test_a_send_whose_ack_is_unread_is_not_flushed);
+    RUN(test_a_send_that_lies_unread_is_taken_before_the_end);
     RUN(test_the_last_ack_waits_for_room);
+    RUN(test_two_threads_end_a_queue_pair_at_once);
     RUN(test_somebody_looks_for_room_for_a_last_ack);
     RUN(test_a_peer_that_stands_still_keeps_up_its_own_queue_pairs_alone);
     RUN(test_a_context_that_cannot_be_closed_with_all_keeps_it);

@@ -280,6 +280,7 @@ static void open_end(struct end_of_raw *e) {
 
 static void close_end(struct end_of_raw *e) {
     e->qp->engine->destroy(e->qp);
+    free(e->qp->why);
     wq_free(&e->qp->sq);
     wq_free(&e->qp->rq);
     free(e->qp);

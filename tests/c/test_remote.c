@@ -2,15 +2,20 @@
  *
  * Regions of another process as one-sided operations reach them: here both ends are this process.
  */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* unshare */
+#endif
 #include "mem/remote.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -34,6 +39,7 @@ static int line[2]; /* the owner's end is line[1] */
 static uint64_t offset;
 static uint8_t *memory; /* LENGTH bytes in the file */
 static struct rnic_err err;
+static uint64_t inode; /* of the last file that is a region's own */
 
 /* The kernel's answer to a copy, if one is given: -1 and errno. */
 static int refuses, tried;
@@ -74,6 +80,7 @@ static int publish(int kind, uint32_t key, uint32_t access, uint64_t at) {
                                                     .pd = DOMAIN,
                                                     .access = access,
                                                     .iova = IOVA,
+                                                    .inode = inode,
                                                     .offset = at,
                                                     .length = LENGTH});
 }
@@ -441,7 +448,7 @@ static void a_process_that_has_hung_up_is_not_touched(void) {
     int fd;
     begin(getpid());
     publish_qp(OURS, ALL);
-    CHECK_EQ(store_alloc_sealed(&s, LENGTH, &fd, &sealed), 0);
+    CHECK_EQ(store_alloc_sealed(&s, LENGTH, &fd, &inode, &sealed), 0);
     publish(STORE_ORDINARY, KEY, ALL, (uintptr_t)memory);
     CHECK(copies(KEY, IOVA, &byte, 1, READS));
     close(line[1]);
@@ -458,7 +465,7 @@ static void a_sealed_file_can_be_read_alone(void) {
     int fd;
     begin(getpid());
     publish_qp(OURS, ALL);
-    CHECK_EQ(store_alloc_sealed(&s, LENGTH, &fd, &sealed), 0);
+    CHECK_EQ(store_alloc_sealed(&s, LENGTH, &fd, &inode, &sealed), 0);
     sealed[4] = 9;
     publish(STORE_SEALED, KEY, READS, (uint64_t)fd);
     uint8_t *at = remote_enter(&r, &qp, THEIRS, OURS, KEY, IOVA + 4, 1, READS);
@@ -488,7 +495,13 @@ static int make_heap(const char *name, int seals, uint8_t **at) {
     return fd;
 }
 
-static void publish_in_heap(uint32_t key, uint32_t access, const void *at, uint32_t heap, uint64_t heap_offset) {
+static uint64_t inode_of(int fd) {
+    struct stat st;
+    return fstat(fd, &st) == 0 ? st.st_ino : 0;
+}
+
+static void publish_in_heap(uint32_t key, uint32_t access, const void *at, uint64_t file, uint32_t heap,
+                            uint64_t heap_offset) {
     store_publish(&s, &(struct store_record){.kind = STORE_ORDINARY,
                                              .key = key,
                                              .pd = DOMAIN,
@@ -497,7 +510,8 @@ static void publish_in_heap(uint32_t key, uint32_t access, const void *at, uint3
                                              .offset = (uintptr_t)at,
                                              .length = LENGTH,
                                              .heap = heap,
-                                             .heap_offset = heap_offset});
+                                             .heap_offset = heap_offset,
+                                             .inode = file});
 }
 
 static void memory_in_a_programs_heap_is_mapped(void) {
@@ -505,8 +519,8 @@ static void memory_in_a_programs_heap_is_mapped(void) {
     begin(getpid());
     publish_qp(OURS, ALL);
     int fd = make_heap("rnic-heap", F_SEAL_SHRINK, &heap), before = check_descriptors();
-    publish_in_heap(KEY, ALL, heap + HEAP_OFFSET, (uint32_t)fd + 1, HEAP_OFFSET);
-    publish_in_heap(KEY + 1, READS, heap, (uint32_t)fd + 1, 0);
+    publish_in_heap(KEY, ALL, heap + HEAP_OFFSET, inode_of(fd), (uint32_t)fd + 1, HEAP_OFFSET);
+    publish_in_heap(KEY + 1, READS, heap, inode_of(fd), (uint32_t)fd + 1, 0);
     CHECK(remote_maps(&r, KEY) && remote_maps(&r, KEY + 1));
     uint8_t *at = remote_enter(&r, &qp, THEIRS, OURS, KEY, IOVA + 7, 1, WRITES);
     CHECK(at);
@@ -528,10 +542,13 @@ static void a_heap_that_is_none_is_ordinary_memory(void) {
         const char *name;
         int seals;
         uint64_t offset;
-    } rows[] = {{"another", F_SEAL_SHRINK, 0}, /* its program has closed the descriptor, and this one has the number */
-                {"rnic-heap", 0, 0},           /* it could become shorter */
-                {"rnic-heap", F_SEAL_SHRINK, HEAP_LONG - 10},
-                {"rnic-heap", F_SEAL_SHRINK, 1ull << 47}};
+        uint64_t other; /* of the inode */
+    } rows[] = {
+        {"another", F_SEAL_SHRINK, 0, 0}, /* its program has closed the descriptor, and this one has the number */
+        {"rnic-heap", 0, 0, 0},           /* it could become shorter */
+        {"rnic-heap", F_SEAL_SHRINK, HEAP_LONG - 10, 0},
+        {"rnic-heap", F_SEAL_SHRINK, 1ull << 47, 0},
+        {"rnic-heap", F_SEAL_SHRINK, 0, 1}}; /* the heap of another process */
     static uint8_t theirs[LENGTH];
     for (size_t i = 0; i <= sizeof rows / sizeof *rows; i++) {
         uint8_t *heap, byte = 0;
@@ -541,9 +558,10 @@ static void a_heap_that_is_none_is_ordinary_memory(void) {
         publish_qp(OURS, ALL);
         theirs[0] = 5;
         int fd = make_heap(closed ? "rnic-heap" : rows[i].name, closed ? 0 : rows[i].seals, &heap);
+        uint64_t file = inode_of(fd) + (closed ? 0 : rows[i].other);
         if (closed)
             close(fd);
-        publish_in_heap(KEY, ALL, theirs, (uint32_t)fd + 1, closed ? 0 : rows[i].offset);
+        publish_in_heap(KEY, ALL, theirs, file, (uint32_t)fd + 1, closed ? 0 : rows[i].offset);
         CHECK(!remote_maps(&r, KEY));
         CHECK_EQ(enters(KEY, IOVA, 1, READS), -1);
         CHECK(copies(KEY, IOVA, &byte, 1, READS) && byte == 5);
@@ -554,12 +572,44 @@ static void a_heap_that_is_none_is_ordinary_memory(void) {
     }
 }
 
+/* In a pid namespace whose /proc is the outer one: 0 if no file is opened there; 2: such a namespace cannot be made. */
+static int opens_none_in_a_namespace_of_its_own(void) {
+    if (unshare(CLONE_NEWPID) && unshare(CLONE_NEWUSER | CLONE_NEWPID))
+        return 2;
+    pid_t inner = fork();
+    int status = -1;
+    if (inner == 0) {
+        begin(getpid());
+        int failed = r.file.pid != 0 || r.no_process;
+        end();
+        begin(0); /* a process that has no number here */
+        failed |= r.file.pid != 0 || !r.no_process;
+        end();
+        _exit(failed);
+    }
+    return waitpid(inner, &status, 0) == inner && WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}
+
+static void where_proc_is_another_namespaces_no_file_is_opened_there(void) {
+    int status = -1;
+    begin(getpid());
+    CHECK_EQ(r.file.pid, getpid());
+    end();
+    pid_t child = fork();
+    if (child == 0)
+        _exit(opens_none_in_a_namespace_of_its_own());
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK(WIFEXITED(status));
+    if (WEXITSTATUS(status) != 2)
+        CHECK_EQ(WEXITSTATUS(status), 0);
+}
+
 static void a_heap_of_a_process_that_has_hung_up_is_not_mapped(void) {
     uint8_t *heap;
     begin(getpid());
     publish_qp(OURS, ALL);
     int fd = make_heap("rnic-heap", F_SEAL_SHRINK, &heap);
-    publish_in_heap(KEY, ALL, heap, (uint32_t)fd + 1, 0);
+    publish_in_heap(KEY, ALL, heap, inode_of(fd), (uint32_t)fd + 1, 0);
     close(line[1]);
     CHECK(!remote_maps(&r, KEY));
     munmap(heap, HEAP_LONG);
@@ -644,6 +694,7 @@ int main(void) {
     RUN(memory_in_a_programs_heap_is_mapped);
     RUN(a_heap_that_is_none_is_ordinary_memory);
     RUN(a_heap_of_a_process_that_has_hung_up_is_not_mapped);
+    RUN(where_proc_is_another_namespaces_no_file_is_opened_there);
     RUN(a_file_that_is_none_leaves_nothing_behind);
     RUN(without_memory_there_is_nothing_to_know);
     RUN(a_forked_child_lets_go_its_descriptor_alone);

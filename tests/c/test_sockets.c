@@ -329,7 +329,7 @@ static void group_of(const char *source, const char *text, int level, int loop, 
     struct pollfd wait[2] = {{a, POLLIN, 0}, {b, POLLIN, 0}};
     CHECK_EQ(group_reach(&from, &group, LO), rc);
     CHECK(!address_is_v4(&from) || rc == 0); /* lo has no way to groups of IPv6 */
-    CHECK(rc != 0 || (poll(&wait[0], 1, 10000) == 1 && poll(&wait[1], 1, 10000) == 1));
+    CHECK(rc != 0 || (poll(&wait[0], 1, 60000) == 1 && poll(&wait[1], 1, 60000) == 1));
     CHECK(rc != 0 ||
           (recv(a, in, sizeof in, 0) == 3 && recv(b, in, sizeof in, 0) == 3 && recv(c, in, sizeof in, 0) < 0));
     CHECK(group_send_by(fd, address_is_v4(&from), 99) < 0 && group_open(&group, 99) < 0);
@@ -653,11 +653,11 @@ static void frames_go_out_and_come_in(void) {
     CHECK_EQ(value_of(fd, SOL_PACKET, PACKET_AUXDATA), 1);
     CHECK_EQ(packet_send(fd, LO, frame, sizeof frame), 0);
     struct pollfd wait = {fd, POLLIN, 0};
-    CHECK_EQ(poll(&wait, 1, 10000), 1);
+    CHECK_EQ(poll(&wait, 1, 60000), 1);
     CHECK_EQ(packet_receive(fd, buffer, sizeof buffer, &at_, &partial), sizeof frame);
     CHECK(at_ == buffer + PACKET_ROOM && !memcmp(at_, frame, sizeof frame) && !partial);
     CHECK_EQ(packet_send(fd, LO, frame, sizeof frame), 0);
-    CHECK_EQ(poll(&wait, 1, 10000), 1);
+    CHECK_EQ(poll(&wait, 1, 60000), 1);
     buffer[40] = 0xEE;
     CHECK_EQ(packet_receive(fd, buffer, 40, &at_, &partial), sizeof frame); /* cut off */
     CHECK_EQ(buffer[40], 0xEE);

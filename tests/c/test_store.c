@@ -24,6 +24,7 @@
 static struct store s;
 static struct peer peer;
 static struct rnic_err err;
+static uint64_t inode; /* of the last file that is a region's own */
 
 /* A kernel that has no seals, or no room. */
 static bool without_seals, without_room;
@@ -270,12 +271,12 @@ static void without_a_descriptor_nothing_is_half_made(void) {
     CHECK(none.fd == -1 && !none.taken && !none.table);
     CHECK_EQ(peer_open(&nobody, s.fd, &err), -EINVAL); /* as Linux says it of a duplicate beyond the limit */
     CHECK(nobody.fd == -1 && !nobody.table);
-    CHECK_EQ(store_alloc_sealed(&s, 1, &fd, &at), -ENOSPC);
+    CHECK_EQ(store_alloc_sealed(&s, 1, &fd, &inode, &at), -ENOSPC);
     CHECK(fd == -1 && !at);
     refuse_descriptors(false);
-    CHECK_EQ(store_alloc_sealed(&s, 1ull << 47, &fd, &at), -ENOSPC); /* which no process has room for */
+    CHECK_EQ(store_alloc_sealed(&s, 1ull << 47, &fd, &inode, &at), -ENOSPC); /* which no process has room for */
     CHECK(fd == -1 && !at);
-    CHECK_EQ(store_alloc_sealed(&s, (1ull << 47) + 1, &fd, &at), -ENOSPC);
+    CHECK_EQ(store_alloc_sealed(&s, (1ull << 47) + 1, &fd, &inode, &at), -ENOSPC);
     CHECK_EQ(s.nsealed, 0);
     end();
     CHECK_EQ(check_descriptors(), before);
@@ -293,14 +294,15 @@ static void descriptor_0_is_one_as_any_other(void) {
     CHECK_EQ(dup2(kept, 0), 0);
     begin();
     close(0);
-    CHECK_EQ(store_alloc_sealed(&s, 5000, &fd, &at), 0);
+    CHECK_EQ(store_alloc_sealed(&s, 5000, &fd, &inode, &at), 0);
     CHECK_EQ(fd, 0);
     peer.pid = getpid();
     record.offset = (uint64_t)fd;
+    record.inode = inode;
     CHECK_EQ(peer_map(&peer, &record, false, &far, &err), 0);
     peer_unmap(&record, far);
     store_free_sealed(&s, fd, 5000, at);
-    CHECK_EQ(store_alloc_sealed(&s, 1ull << 47, &fd, &at), -ENOSPC);
+    CHECK_EQ(store_alloc_sealed(&s, 1ull << 47, &fd, &inode, &at), -ENOSPC);
     CHECK_EQ(check_descriptors(), before + 1); /* without the first, and the store's and the peer's */
     CHECK_EQ(dup2(kept, 0), 0);
     close(kept);
@@ -359,12 +361,12 @@ static void without_seals_or_room_neither(void) {
     before = check_descriptors();
     without_seals = true;
     CHECK_EQ(store_open(&none, "lo", RNIC_TRANSPORT_IB, 1, &err), -EPERM);
-    CHECK_EQ(store_alloc_sealed(&s, 1, &fd, &at), -ENOSPC);
+    CHECK_EQ(store_alloc_sealed(&s, 1, &fd, &inode, &at), -ENOSPC);
     without_seals = false;
     CHECK(fd == -1 && !at && s.nsealed == 0);
     without_room = true;
     CHECK_EQ(store_open(&none, "lo", RNIC_TRANSPORT_IB, 1, &err), -ENOSPC);
-    CHECK_EQ(store_alloc_sealed(&s, 1, &fd, &at), -ENOSPC);
+    CHECK_EQ(store_alloc_sealed(&s, 1, &fd, &inode, &at), -ENOSPC);
     CHECK_EQ(store_alloc(&s, 1, &offset, &at, &err), -ENOSPC);
     CHECK(!s.blocks && s.end == STORE_TABLE);
     CHECK(strstr(err.text, "a memory file of 1 bytes: ") && !strstr(err.text, "vm.max_map_count"));
@@ -392,7 +394,7 @@ static void without_long_files_neither(void) {
     CHECK(strstr(err.text, "ulimit -f"));
     CHECK_EQ(store_alloc(&s, 1, &offset, &at, &err), -EFBIG);
     CHECK(strstr(err.text, "ulimit -f"));
-    CHECK_EQ(store_alloc_sealed(&s, STORE_TABLE, &fd, &at), -ENOSPC);
+    CHECK_EQ(store_alloc_sealed(&s, STORE_TABLE, &fd, &inode, &at), -ENOSPC);
     CHECK_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
     CHECK(!s.blocks && s.end == STORE_TABLE && s.nsealed == 0);
     end();
@@ -562,7 +564,10 @@ static void only_a_sealed_file_with_a_table_is_believed(void) {
 /* ---------------------------------------------------------------- files of their own */
 
 static int map(int fd, uint64_t length, bool writable, uint8_t **addr) {
-    const struct store_record record = {.kind = STORE_SEALED, .offset = (uint64_t)fd, .length = length};
+    struct stat st = {0};
+    (void)fstat(fd, &st);
+    const struct store_record record = {
+        .kind = STORE_SEALED, .offset = (uint64_t)fd, .length = length, .inode = st.st_ino};
     return peer_map(&peer, &record, writable, addr, &err);
 }
 
@@ -572,7 +577,7 @@ static void what_others_may_only_read_cannot_be_mapped_to_write(void) {
     int fd;
     begin();
     peer.pid = getpid();
-    CHECK_EQ(store_alloc_sealed(&s, 5000, &fd, &here), 0);
+    CHECK_EQ(store_alloc_sealed(&s, 5000, &fd, &inode, &here), 0);
     CHECK_EQ(map(fd, 5000, true, &far), -EACCES);
     CHECK_EQ(map(fd, 5000, false, &far), 0);
     here[4999] = 9;
@@ -613,8 +618,13 @@ static void a_descriptor_that_is_something_else_is_not_mapped(void) {
         CHECK_EQ(map(rows[i], 4096, false, &far), -EACCES);
         CHECK(fcntl(0, F_GETFD) >= 0); /* nothing was opened, so nothing is closed */
     }
-    CHECK_EQ(store_alloc_sealed(&s, 4096, &fd, &here), 0);
+    CHECK_EQ(store_alloc_sealed(&s, 4096, &fd, &inode, &here), 0);
     CHECK_EQ(map(fd, 4097, false, &far), -EACCES);
+    struct store_record wrong = {.kind = STORE_SEALED, .offset = (uint64_t)fd, .length = 4096, .inode = inode};
+    CHECK_EQ(peer_map(&peer, &wrong, false, &far, &err), 0);
+    peer_unmap(&wrong, far);
+    wrong.inode++; /* another file of the same kind, at the same number of a process */
+    CHECK_EQ(peer_map(&peer, &wrong, false, &far, &err), -EACCES);
     peer.pid = 1; /* the first process of a container is one as any other */
     (void)map(INT32_MAX, 4096, false, &far);
     CHECK(!strcmp(looked_for, "/proc/1/fd/2147483647"));
@@ -637,7 +647,7 @@ static void a_forked_child_lets_go_all_descriptors(void) {
     begin();
     int none = check_descriptors();
     for (int i = 0; i < 3; i++)
-        CHECK_EQ(store_alloc_sealed(&s, 1, &fds[i], &at[i]), 0);
+        CHECK_EQ(store_alloc_sealed(&s, 1, &fds[i], &inode, &at[i]), 0);
     store_free_sealed(&s, fds[1], 1, at[1]); /* which is not in its list any more */
     CHECK_EQ(check_descriptors(), none + 2);
     pid_t child = fork();
@@ -660,11 +670,11 @@ static void there_are_so_many_and_no_more(void) {
     uint8_t *more;
     begin();
     for (int i = 0; i < STORE_SEALED_MAX; i++)
-        CHECK_EQ(store_alloc_sealed(&s, 1, &fds[i], &at[i]), 0);
-    CHECK_EQ(store_alloc_sealed(&s, 1, &one, &more), -ENOSPC);
+        CHECK_EQ(store_alloc_sealed(&s, 1, &fds[i], &inode, &at[i]), 0);
+    CHECK_EQ(store_alloc_sealed(&s, 1, &one, &inode, &more), -ENOSPC);
     for (int i = 0; i < STORE_SEALED_MAX; i += 2)
         store_free_sealed(&s, fds[i], 1, at[i]);
-    CHECK_EQ(store_alloc_sealed(&s, 1, &one, &more), 0);
+    CHECK_EQ(store_alloc_sealed(&s, 1, &one, &inode, &more), 0);
     store_free_sealed(&s, one, 1, more);
     for (int i = 1; i < STORE_SEALED_MAX; i += 2)
         store_free_sealed(&s, fds[i], 1, at[i]);

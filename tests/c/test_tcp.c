@@ -19,7 +19,7 @@
 #include "live.h"
 
 #define SECOND 1000000000ull
-#define LONG_MS 30000
+#define LONG_MS 60000
 #define BIG (32u << 20)
 
 static struct tcp tcp;

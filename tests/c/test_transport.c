@@ -264,6 +264,7 @@ static void close_side(struct side *s) {
     sched_forget(&run, s->qp);
     s->qp->engine->disconnect(s->qp);
     s->qp->engine->destroy(s->qp);
+    free(s->qp->why);
     wq_free(&s->qp->sq);
     wq_free(&s->qp->rq);
     free(s->qp);

@@ -21,7 +21,7 @@
 
 #define SETTLE_FIRST 200   /* ms that a round of packets gets */
 #define SETTLE_MOST 3200
-#define SETTLE_LIMIT 60000 /* in all */
+#define SETTLE_LIMIT 600000 /* in all */
 #define AT_ONCE 100        /* packets, for which any socket has room */
 
 uint64_t world_clock(void) {
@@ -374,7 +374,7 @@ static bool each_is_direct(struct world *w, struct proc **to, int n, unsigned co
             world_send(w, to[i]->slot);
         }
         for (int i = 0; i < n && (k % AT_ONCE == AT_ONCE - 1 || k == count - 1); i++) {
-            for (unsigned t = 0; t < PATIENCE && to[i]->direct - before[i] != k + 1; t++) {
+            for (unsigned t = 0; t < SETTLE_MOST && to[i]->direct - before[i] != k + 1; t++) {
                 world_sleep(1);
             }
             if (to[i]->direct - before[i] != k + 1) {

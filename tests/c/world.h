@@ -29,7 +29,7 @@ void world_sleep(unsigned ms);
         }                                                                                                              \
     } while (0)
 
-#define PATIENCE 10000 /* ms, for what other processes bring about on a busy machine */
+#define PATIENCE 60000 /* ms, for what other processes bring about on a busy machine */
 #define WAIT_FOR(cond)                                                                                                 \
     do {                                                                                                               \
         for (int wait_i = 0; wait_i < PATIENCE && !(cond); wait_i++) {                                                    \

@@ -34,7 +34,7 @@ PLANTED = {  # what is found of a planted fault, in the report
 def chaos(*options: str, limit: float = 60.0) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": str(TESTS), "CHAOS_LIMIT": str(limit)}
     command = [sys.executable, "-m", "chaos", "--seed", "1", *options]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_a_few_seconds_of_chaos_find_nothing() -> None:
@@ -48,15 +48,19 @@ def test_a_few_seconds_of_chaos_find_nothing() -> None:
 def test_chaos_finds_a_planted_fault(plant: str) -> None:
     if plant == "stuck" and not os.environ.get("RNIC_SOAK"):
         pytest.skip("RNIC_SOAK=1 takes it")
-    patience = 5.0 if plant in ("hang", "stuck", "leak") else 60.0
+    first = 5.0 if plant in ("hang", "stuck", "leak") else 60.0
     seconds = "1" if plant in ("leak", "leftover") else "60"
-    done = chaos("--seconds", seconds, "--members", "2", "--calm", "--plant", plant, limit=patience)
-    print(done.stdout)
+    said = [
+        PLANTED[plant],
+        *([PLANTED["hang"]] if plant == "stuck" else []),
+    ]  # by the other one
+    for patience in sorted({first, 60.0}):  # on a busy machine it may be another thing that takes too long
+        done = chaos("--seconds", seconds, "--members", "2", "--calm", "--plant", plant, limit=patience)
+        print(done.stdout)
+        if any(one in done.stdout for one in said):
+            break
     assert done.returncode == 1
-    if plant == "stuck":  # the other one may notice first
-        assert PLANTED["hang"] in done.stdout or PLANTED[plant] in done.stdout
-    else:
-        assert PLANTED[plant] in done.stdout
+    assert any(one in done.stdout for one in said)
     assert "again: make chaos SEED=1" in done.stdout
 
 

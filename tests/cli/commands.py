@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from forked import Forked
 
-SECONDS = 120  # that only a command that hangs takes
+SECONDS = 300  # that only a command that hangs takes
 ERASE = "\r\x1b[K"
 LISTENING = r"listening on port (\d+)(?: of .+)?\n"
 

@@ -18,7 +18,7 @@ from rnic.cli.perf.plan import Plan
 from rnic.cli.perf.progress import Progress
 from rnic.cli.perf.report import Record
 
-SECONDS = 120
+SECONDS = 300
 
 
 def plan(words: str) -> Plan:

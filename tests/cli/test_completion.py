@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from packages import lacking, need_package
 from waiting import PATIENCE
 
 FOLDER = str(Path(sys.executable).parent)
@@ -114,7 +115,7 @@ def by_asking(script: Path) -> Complete:
 def complete(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Complete]:
     """Presses Tab behind a line, and sees what is wanted."""
     if shutil.which(request.param) is None:
-        pytest.skip(f"{request.param} is not installed")
+        need_package(request.param)
     script = tmp_path / "script"
     script.write_text(script_of(request.param))
     if request.param == "fish":
@@ -144,7 +145,7 @@ def test_a_file_is_completed(complete: Complete, tmp_path: Path) -> None:
     complete("rnic demo pict", "rnic demo picture.bin")
 
 
-@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+@pytest.mark.skipif(shutil.which("fish") is None, reason=lacking("fish"))
 def test_fish_shows_a_help_with_a_comma_to_its_end(tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_text(script_of("fish"))

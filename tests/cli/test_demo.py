@@ -30,7 +30,7 @@ def receiver_of(command: Command) -> int:
     """The process that the demo has started; waits for it."""
     pid = command.process.pid
     children = Path(f"/proc/{pid}/task/{pid}/children")
-    until = time.monotonic() + 120
+    until = time.monotonic() + 300
     while time.monotonic() < until:
         if found := children.read_text().split():
             return int(found[0])
@@ -107,7 +107,7 @@ def test_the_way_of_the_data_is_told(
     result = rnic("demo", "--size", "1M").wait()
     assert (result.status, result.err) == (0, "")
     (line,) = (line for line in result.out.splitlines() if "sent in" in line)
-    assert line.endswith(f"1 RDMA WRITE {way}")
+    assert f"1 RDMA WRITE {way}; reading the file took" in line
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_device_can_be_chosen(
     result = rnic("demo", "--size", "1M", option, device).wait()
     assert (result.status, result.err) == (0, "")
     assert result.out.startswith(f"random bytes: 1 MiB over {device}\n")
-    assert f"1 RDMA WRITE {way}\n" in result.out
+    assert f"1 RDMA WRITE {way}; " in result.out
 
 
 def test_a_device_that_is_not_there_is_named(rnic: Start) -> None:
@@ -182,7 +182,7 @@ def test_sender_that_dies_ends_the_receiver(rnic: Start) -> None:
     receiver = receiver_of(command)
     command.process.kill()
     command.process.wait()
-    until = time.monotonic() + 120
+    until = time.monotonic() + 300
     while Path(f"/proc/{receiver}").exists():
         assert time.monotonic() < until, "the receiver outlived the sender"
         time.sleep(0.05)
@@ -195,7 +195,7 @@ def test_interrupt_ends_both(rnic: Start) -> None:
     result = command.wait()
     assert result.status == 130
     assert result.err == "rnic: interrupted\n"
-    until = time.monotonic() + 120
+    until = time.monotonic() + 300
     while Path(f"/proc/{receiver}").exists():
         assert time.monotonic() < until
         time.sleep(0.01)

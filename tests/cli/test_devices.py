@@ -22,6 +22,12 @@ def test_devices_lists_the_loopback_device(rnic: Start) -> None:
     assert "\x1b" not in result.out
 
 
+def test_devices_has_a_line_for_each_address_with_what_a_program_asks_for(rnic: Start) -> None:
+    lines = [line.split() for line in rnic("devices").wait().out.splitlines()]
+    assert ["roce_lo", "lo", "ACTIVE", "4096", "RoCE", "v2", "0", "127.0.0.1"] in lines
+    assert ["iwarp_lo", "lo", "ACTIVE", "4096", "iWARP", "-", "127.0.0.1"] in lines
+
+
 def test_devices_as_json(rnic: Start) -> None:
     records = json.loads(rnic("devices", "--json").wait().out)
     (loopback,) = (record for record in records if record["name"] == "roce_lo")

@@ -19,7 +19,7 @@ GOLDEN = b"0000:000012:abcdef:00000000000000000000ffff0a4d0002\0"
 def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        ours.settimeout(5)
+        ours.settimeout(60)
         yield ours, theirs
 
 
@@ -102,7 +102,7 @@ def test_done_ends_the_exchange(pair: tuple[socket.socket, socket.socket]) -> No
 def test_server_listens_on_both_families(host: str) -> None:
     with exchange.listen(0) as listener:
         port = listener.getsockname()[1]
-        with exchange.connect(host, port, 5) as client, exchange.accept(listener, 5) as server:
+        with exchange.connect(host, port, 60) as client, exchange.accept(listener, 60) as server:
             exchange.send_address(client, IPV4)
             assert exchange.receive_address(server) == IPV4
 
@@ -115,7 +115,7 @@ def test_nobody_there_is_said_in_words() -> None:
         ):
             exchange.listen(port, "127.0.0.1")
     with pytest.raises(Failure, match=f"127.0.0.1 port {port}: nobody listens there"):
-        exchange.connect("127.0.0.1", port, 5)
+        exchange.connect("127.0.0.1", port, 60)
 
 
 @pytest.mark.parametrize(
@@ -129,4 +129,4 @@ def test_nobody_there_is_said_in_words() -> None:
 )
 def test_what_is_no_host_is_said_in_words(host: str, why: str) -> None:
     with pytest.raises(Failure, match=why):
-        exchange.connect(host, 1, 5)
+        exchange.connect(host, 1, 60)

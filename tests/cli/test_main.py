@@ -83,11 +83,18 @@ def test_a_line_of_the_table_is_the_command_it_names() -> None:
         assert one.load().name == name
 
 
+def test_help_lists_each_command_once_under_a_title(capsys: pytest.CaptureFixture[str]) -> None:
+    out = help_of((), capsys)
+    for name, command in cli.commands.items():
+        assert len(re.findall(rf"^  {name}  ", out, re.MULTILINE)) == (not command.hidden), name
+    assert "Commands:" not in out
+
+
 def test_help_imports_no_command() -> None:
     program = (
         "import sys; from rnic.cli.main import run; run(['--help']); print(*sys.modules, file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert "--version" in done.stdout
     assert not HEAVY & {*done.stderr.split()}
 
@@ -107,7 +114,7 @@ def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_module_runs_as_the_command() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "rnic", "--version"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "rnic", "--version"], capture_output=True, text=True, timeout=300
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("rnic, version")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from ipaddress import ip_address
@@ -15,6 +14,7 @@ import pytest
 
 from cli.commands import SECONDS, Start
 from cli.test_doctor import by_name, within
+from packages import need
 from rnic import get_device_list
 from rnic.cli import network
 from rnic.cli.lab3.skeleton import solution
@@ -71,8 +71,7 @@ print(server.stderr.read(), asked, server.wait())
 
 def on(host: str, command: str, up: bool = True) -> tuple[int, str, str]:
     """A command on a host that was made by a script; exit code, stdout and stderr."""
-    if not shutil.which("ip"):
-        pytest.skip("needs ip(8) of iproute2")
+    need("ip", "iproute2")
     result = within("sh", "-ec", f"{host}\nexec {command}", up=up)
     if "veth" in host and "RTNETLINK" in result.err:
         pytest.skip(f"no veth interfaces: {result.err}")

@@ -153,7 +153,7 @@ def test_options(monkeypatch: pytest.MonkeyPatch, words: str, loop: str) -> None
 @pytest.mark.parametrize("words", ["send bw", "write lat", "read rate"])
 def test_duration_ends_it(words: str, loop: str) -> None:
     (record,) = perf_ends.measured(f"{words} -D 0.05 --loop {loop}")
-    assert 0.05 <= record["seconds"] < 10  # on whatever machine
+    assert 0.05 <= record["seconds"] < 60  # on whatever machine
     assert record["iterations"] > 0  # how many is the machine's affair
 
 
@@ -276,7 +276,7 @@ def on_a_terminal(seconds: int) -> tuple[str, dict[str, Any]]:
     """What a measurement shows while it runs, and what it prints."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "rnic", "perf", "write", "lat", "--local", "-D", str(seconds), "--json"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, timeout=120, check=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, timeout=300, check=True)
     os.close(theirs)
     shown = os.read(ours, 65536).decode()
     os.close(ours)

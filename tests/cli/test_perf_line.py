@@ -57,7 +57,7 @@ def served(words: bytes, output: Output) -> str:
     """How a server fails to whom a client says that, and nothing else."""
     with (
         exchange.listen(0, "127.0.0.1") as listener,
-        exchange.connect("127.0.0.1", listener.getsockname()[1], 5) as client,
+        exchange.connect("127.0.0.1", listener.getsockname()[1], 60) as client,
     ):
         client.sendall(words)
         client.shutdown(socket.SHUT_WR)
@@ -220,7 +220,7 @@ def test_one_who_dribbles_is_waited_for_no_longer_than_one_who_is_silent(
     over = threading.Event()
 
     def dribble() -> None:
-        for _ in range(100):
+        for _ in range(3000):  # a minute
             theirs.send(b" ")
             if over.wait(0.02):
                 return

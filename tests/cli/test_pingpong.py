@@ -201,7 +201,7 @@ def test_report_is_worded_as_the_originals() -> None:
 
 
 def peer(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=30)
+    return socket.create_connection(("127.0.0.1", port), timeout=60)
 
 
 def assert_failed(result: Result, complaint: str) -> None:
@@ -380,7 +380,7 @@ def test_an_iwarp_device_that_the_address_chooses_is_refused(
 def test_a_port_that_is_taken_is_named_with_the_cure(rnic: Start) -> None:
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
-        complaint = f"every address port {port} is in use on this host: choose another port"
+        complaint = f":: port {port} is in use on this host: choose another port"
         assert_failed(rnic("pingpong", "rc", "-p", port).wait(), complaint)
 
 

@@ -109,6 +109,16 @@ def test_an_ignored_signal_stays_ignored(rnic: Start) -> None:
     assert server.wait().status == 128 + signal.SIGTERM
 
 
+def test_who_ignores_sigchld_hears_how_a_program_has_ended() -> None:
+    """An ignored signal is inherited, and of this one the kernel would keep no exit code."""
+    program = """
+import os, signal, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+os.execv(sys.executable, [sys.executable, "-m", "rnic", "run", "sh", "-c", "exit 7"])
+"""
+    assert subprocess.run([sys.executable, "-c", program], timeout=SECONDS, check=False).returncode == 7
+
+
 @pytest.mark.parametrize("late", [0, 0.05], ids=["at-once", "interrupted"])
 def test_a_signal_in_a_finaliser_comes_again(late: float) -> None:
     """Python cannot raise there: it says so, and goes on.  Nor can it where it says so."""

@@ -28,7 +28,7 @@ CONNECTIONS = 100
 REGION = 4096
 WAITS = 24  # an undisturbed client has about so many, and a server's end:
 ANSWER_WAITS = 6
-TIME_LIMIT = 120
+TIME_LIMIT = 600
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from rnic.endpoint import Config
 from waiting import until
 
 HOST = "127.0.0.1"
-WAIT = 60.0  # seconds that only a hang takes
+WAIT = 180.0  # seconds that only a hang takes
 SMALL = Config(receive_size=2048, send_size=2048, receives=8, max_backlog=8192)
 Serve = Callable[..., None]
 

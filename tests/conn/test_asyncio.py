@@ -85,7 +85,7 @@ def python(*args: str) -> str:
         env={"PYTHONASYNCIODEBUG": "1", "PYTHONPATH": str(Path(__file__).parents[1])},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=900,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -442,3 +442,24 @@ def test_a_connection_that_cannot_be_begun_leaves_no_reader_in_the_loop(
             (await getting).abort()
 
     run(main())
+
+
+def test_connect_is_awaited_or_entered() -> None:
+    async def main() -> None:
+        async with rnic.aio.listen(HOST, 0) as server:
+            accepting = asyncio.create_task(server.accept())
+            async with rnic.aio.connect(HOST, server.port) as conn:
+                other = await accepting
+                await conn.send(b"entered")
+                assert await other.recv() == b"entered"
+                closing = asyncio.create_task(other.close())
+            await closing
+            assert conn.closed
+            task = asyncio.create_task(rnic.aio.connect(HOST, server.port))
+            awaited, accepted = await asyncio.gather(task, server.accept())
+            await asyncio.gather(awaited.close(), accepted.close())
+            with pytest.raises(rnic.RefusedError):
+                async with rnic.aio.connect(HOST, 1):
+                    raise AssertionError("nobody listens there")
+
+    asyncio.run(main())

@@ -6,8 +6,9 @@ from __future__ import annotations
 import array
 import asyncio
 import ctypes
+import mmap
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -40,10 +41,40 @@ PLAIN: dict[str, Callable[[], Any]] = {
     "array": lambda: array.array("d", [1, 2, 3]),
     "ctypes": lambda: (ctypes.c_int * 4)(1, 2, 3, 4),
     "memoryview": lambda: memoryview(bytearray(b"abcdefgh"))[2:5],
+    "a field named O": lambda: np.zeros(3, dtype=[("O", "i2"), ("X", "f8")]),
+    "complex numbers": lambda: np.zeros(2, dtype=[("z", complex), ("Z", "c8")]),
+    "addresses as numbers": lambda: (ctypes.c_void_p * 2)(1, 2),
 }
 
 
-def shared(a: rnic.Connection, b: rnic.Connection, memory: bytearray) -> Region:
+class Pointing(ctypes.Structure):
+    _fields_ = (("number", ctypes.c_int), ("pointer", ctypes.POINTER(ctypes.c_int)))
+
+
+class Referring(ctypes.Structure):
+    _fields_ = (("number", ctypes.c_int), ("object", ctypes.py_object))
+
+
+REFERENCES: dict[str, Callable[[], Any]] = {
+    "objects": lambda: np.array([1, "text", None], dtype=object),
+    "one object": lambda: np.array(None, dtype=object),
+    "a memoryview of objects": lambda: memoryview(cast("Any", np.array([1, 2], dtype=object))),
+    "a field of objects": lambda: np.zeros(2, dtype=[("n", "i8"), ("o", object)]),
+    "an array of objects in a field": lambda: np.zeros(2, dtype=[("n", "i8"), ("o", object, (2, 3))]),
+    "a field in a field": lambda: np.zeros(2, dtype=[("n", [("O", "i8"), ("o", object)])]),
+    "texts of any length": lambda: np.array(["a", "text"], dtype=np.dtypes.StringDType()),
+    "a field behind one named O": lambda: np.zeros(2, dtype=[("O", "i8"), ("o", object)]),
+    "ctypes' objects": lambda: (ctypes.py_object * 2)(),
+    "a structure with an object": lambda: Referring(1, "text"),
+    "structures with a pointer": lambda: (Pointing * 2)(),
+    "pointers": lambda: (ctypes.POINTER(ctypes.c_int) * 2)(),
+    "texts of C": lambda: (ctypes.c_char_p * 2)(b"a", b"b"),
+    "wide texts of C": lambda: (ctypes.c_wchar_p * 2)("a", "b"),
+    "a function": lambda: ctypes.CFUNCTYPE(None)(),
+}
+
+
+def shared(a: rnic.Connection, b: rnic.Connection, memory: Any) -> Region:
     """Memory of b's, as a sees it."""
     a.send(b"ready?")
     assert b.recv(WAIT) == b"ready?"
@@ -69,6 +100,59 @@ def test_a_buffer_whose_bytes_lie_in_another_order_is_refused(make: Callable[[],
                 call()
         a.send(b"still here")
         assert b.recv(WAIT) == b"still here"
+
+
+@pytest.mark.parametrize("make", REFERENCES.values(), ids=REFERENCES)
+def test_references_are_refused_with_the_cure(make: Callable[[], Any]) -> None:
+    """A peer that writes over them would end this process."""
+    with pair() as (a, b):
+        remote = shared(a, b, bytearray(64))
+        batch = a.batch()
+        calls: list[Callable[[], object]] = [
+            lambda: a.send(make()),
+            lambda: a.write(make(), remote),
+            lambda: a.read(make(), remote),
+            lambda: a.share(make()),
+            lambda: a.register(make()),
+            lambda: a.recv_into(make()),
+            lambda: a.pd.reg_mr(make()),
+            lambda: a.pd.reg_mr(make(), AccessFlags.REMOTE_READ),
+            lambda: rnic.SGE.inline(make()),
+        ]
+        for call in calls:
+            with pytest.raises(TypeError, match="references to objects, or pointers"):
+                call()
+        with batch, pytest.raises(TypeError, match="references to objects, or pointers"):
+            batch.write(make(), remote)
+        a.send(b"still here")
+        assert b.recv(WAIT) == b"still here"
+
+
+def test_what_is_closed_says_so() -> None:
+    mapped, released = mmap.mmap(-1, 4096), memoryview(bytearray(8))
+    mapped.close()
+    released.release()
+    with pair() as (a, b):
+        for buffer in mapped, released:
+            for call in a.send, a.share, a.pd.reg_mr:
+                with pytest.raises(ValueError, match=r"closed|released"):
+                    call(buffer)
+        a.send(b"still here")
+        assert b.recv(WAIT) == b"still here"
+
+
+def test_times_are_numbers() -> None:
+    """No format of buffers names them."""
+    source = np.array(["2020-02-20", "2021-01-01"], dtype="M8[D]")
+    with pair() as (a, b):
+        memory = np.zeros(2, dtype="M8[D]")
+        remote = shared(a, b, memory)
+        a.send(source)
+        assert b.recv(WAIT) == source.tobytes()
+        a.write(source, remote, timeout=WAIT)
+        assert (memory == source).all()
+        with a.pd.reg_mr(source) as mr:
+            assert mr.length == source.nbytes
 
 
 @pytest.mark.parametrize("make", PLAIN.values(), ids=PLAIN)
@@ -154,7 +238,7 @@ def test_what_is_no_region_is_named(remote: Any) -> None:
 
 def test_a_text_is_no_timeout() -> None:
     with pair() as (a, _), pytest.raises(TypeError, match="timeout is '5': give a number of seconds"):
-        a.recv(timeout="5")  # type: ignore[arg-type]
+        a.recv(timeout="5")  # type: ignore[call-overload]
 
 
 def test_device_memory_takes_no_array_in_another_order() -> None:

@@ -52,9 +52,9 @@ def test_crcs_are_switched_by_the_environment(monkeypatch: pytest.MonkeyPatch, c
         at = listener.address[:2]
         caller = threading.Thread(target=lambda: rnic.connect(*at, device="iwarp_lo").close())
         caller.start()
-        with listener.accept(30) as served:
+        with listener.accept(60) as served:
             served.close()
-        caller.join(30)
+        caller.join(60)
     assert agreed == [crc == "on"] * 2
 
 

@@ -239,7 +239,7 @@ def test_a_withdrawal_that_has_to_wait_keeps_no_other_from_its_end() -> None:
             other = asyncio.create_task(a.withdraw(second))
             await asyncio.sleep(0)
             await a.revoke(second)
-            await asyncio.wait_for(other, 5)
+            await asyncio.wait_for(other, WAIT)
             assert not waits.done()
             busy.left = 0
             await a.revoke(first)

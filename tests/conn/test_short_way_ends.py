@@ -50,13 +50,18 @@ def test_a_handler_may_raise_timeout_error() -> None:
         settle(a, b)
         before = signal.signal(signal.SIGALRM, raises)
         try:
-            signal.setitimer(signal.ITIMER_REAL, 0.05)
             with pytest.raises(TimeoutError, match="of the handler"):
+                signal.setitimer(signal.ITIMER_REAL, 0.05)
                 a.recv(WAIT)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
         settle(a, b)
+
+
+def say_when_probed(a: rnic.Connection, before: int, b: rnic.Connection) -> None:
+    until(lambda: a._core.statistics().probes > before, "it probes")
+    b.send(b"now", WAIT)
 
 
 def test_who_is_silent_is_probed_though_a_send_was_on_its_way_when_recv_began() -> None:
@@ -65,11 +70,10 @@ def test_who_is_silent_is_probed_though_a_send_was_on_its_way_when_recv_began() 
             settle(a, b)
             before = a.statistics().probes
             a.send(b"the last for long", WAIT)
-            later = threading.Timer(0.3, b.send, (b"now", WAIT))
+            later = threading.Thread(target=say_when_probed, args=(a, before, b))
             later.start()
             assert a.recv(WAIT) == b"now"
             later.join()
-            assert a.statistics().probes > before
             assert b.recv(WAIT) == b"the last for long"
 
 
@@ -185,7 +189,12 @@ def test_what_a_handler_leaves_by_the_long_way_is_bytes_too() -> None:
         a._core.courier = within
         b.send(b"one", WAIT)
         b.send(b"two", WAIT)
-        assert [a.recv(WAIT), *got] == [b"two", b"one"]
+        while (found := a.recv(WAIT)) and not asked:  # on a busy machine both may come by the long way
+            assert [found, a.recv(WAIT)] == [b"one", b"two"]
+            settle(a, b)
+            b.send(b"one", WAIT)
+            b.send(b"two", WAIT)
+        assert [found, *got] == [b"two", b"one"]
         a._core.courier = courier
 
 
@@ -245,7 +254,7 @@ def test_what_interrupts_the_wake_up_of_a_task_loses_nothing(
             for number in range(2):
                 await b.send(bytes([number]) * size)
             for number, task in enumerate(tasks):
-                assert await asyncio.wait_for(task, WAIT / 6) == bytes([number]) * size
+                assert await asyncio.wait_for(task, WAIT) == bytes([number]) * size
             assert mine == [None] or where == "at the pump's door"  # one that nobody needed
             mine[0] = None
 

@@ -7,7 +7,6 @@ import asyncio
 import os
 import re
 import select
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -23,7 +22,7 @@ import rnic
 import rnic.aio
 from conn.peers import WAIT
 from rdmacm.ends import HASTY, no_descriptors, resolve
-from rnic.conn.handshake import Dial
+from rnic.conn.dial import Dial
 from rnic.conn.waits import sleep
 from rnic.endpoint import Config
 from rnic.rdmacm import CmId, EventChannel, EventType, Timing, create_id, reach
@@ -125,7 +124,7 @@ def test_the_event_of_an_id_has_the_error_as_its_status() -> None:
         create_id(channel, timing=Timing(response_timeout=14, max_cm_retries=1)) as one,
     ):
         call(one)
-        with channel.get_cm_event(20) as event:
+        with channel.get_cm_event(60) as event:
             assert event.event is EventType.UNREACHABLE
             assert event.status == -ECONNREFUSED
 
@@ -153,7 +152,7 @@ def test_what_the_network_said_in_the_beginning_is_told_in_the_end(neighbour: Ne
 
 @pytest.mark.parametrize("abandoned", [False, True])
 def test_so_it_is_when_connect_comes_to_its_limit(neighbour: Neighbour, abandoned: bool) -> None:
-    dial = Dial(THERE, 7000, Config())
+    dial = Dial([THERE], 7000, Config())
     limit = monotonic() + WAIT
     while dial.cm_id.question is None:
         assert monotonic() < limit
@@ -166,10 +165,18 @@ def test_so_it_is_when_connect_comes_to_its_limit(neighbour: Neighbour, abandone
     dial.abandon()
 
 
+@pytest.mark.parametrize("device", ["roce_lo", "iwarp_lo"])
+def test_a_server_that_serves_others_is_not_taken_for_one_that_is_down(device: str) -> None:
+    with rnic.listen("127.0.0.1", 0, device=device) as server:
+        with pytest.raises(TimeoutError, match="has not accepted the connection yet") as caught:
+            rnic.connect("127.0.0.1", server.port, device=device, timeout=0.3)
+        assert "blocked" not in str(caught.value)
+
+
 def test_a_peer_that_answers_late_costs_no_descriptor() -> None:
     """The question to the network is taken back."""
     with rnic.listen("127.0.0.1", 0) as server:
-        dial = Dial("127.0.0.1", server.port, Config())
+        dial = Dial(["127.0.0.1"], server.port, Config())
 
         def asked() -> IbConnection | None:
             conn = dial.cm_id.conversation
@@ -280,10 +287,10 @@ def test_nobody_waits_while_the_network_is_asked_why(monkeypatch: pytest.MonkeyP
     with EventChannel() as channel, ExitStack() as stack:
         ids = [stack.enter_context(create_id(channel, timing=HASTY)) for _ in range(3)]
         for number, one in enumerate(ids):
-            silent = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-            silent.bind((f"127.0.3.{number + 1}", 4791))
-            one.resolve_addr(None, (f"127.0.3.{number + 1}", 7000))
+            one.resolve_addr(None, ("127.0.0.1", 7000 + number))
             channel.get_cm_event(WAIT).ack()
+            assert one.verbs
+            one.verbs.set_faults(rnic.Faults(loss=1.0))
             one.resolve_route()
             channel.get_cm_event(WAIT).ack()
             one.create_qp()
@@ -295,7 +302,7 @@ def test_nobody_waits_while_the_network_is_asked_why(monkeypatch: pytest.MonkeyP
             return [call for _, _, call in agent._timers if "ask_why" in call.__qualname__]
 
         until(lambda: len(asked()) == len(ids), "they are given up")
-        assert registry.lock.acquire(timeout=30), "the agent waits with the lock"
+        assert registry.lock.acquire(timeout=60), "the agent waits with the lock"
         assert not channel.has_events
         for tell in asked():
             tell(0)
@@ -304,6 +311,71 @@ def test_nobody_waits_while_the_network_is_asked_why(monkeypatch: pytest.MonkeyP
         for _ in ids:
             with channel.get_cm_event(WAIT) as event:
                 assert (event.event, event.status) == (EventType.UNREACHABLE, -ETIMEDOUT)
-                said = r"127\.0\.3\.\d port 7000 does not answer: .* \(UNREACHABLE: Connection timed out\)"
+                said = r"127\.0\.0\.1 port 700\d does not answer: .* \(UNREACHABLE: Connection timed out\)"
                 assert re.fullmatch(said, event.explain())
     reach.forget()
+
+
+LATE = TimeoutError, rnic.EndpointError  # of who had too little time on a busy machine
+
+
+def is_at(conn: rnic.Connection | rnic.aio.Connection, host: str) -> bool:
+    return conn.peer_address is not None and conn.peer_address[0] == host
+
+
+def first_that_connects(connect: Callable[[float], bool]) -> bool:
+    return any(connect(timeout) for timeout in WAITS)
+
+
+@pytest.fixture
+def both(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the addresses that every name has."""
+    both = ["127.0.0.1", "::1"]
+    monkeypatch.setattr("rnic.conn.sync.hosts", lambda *_: both)
+    monkeypatch.setattr("rnic.aio.dialing.hosts", lambda *_: both)
+    return both
+
+
+def test_an_address_of_a_name_without_room_is_passed_over(both: list[str]) -> None:
+    """So it is with one that nobody has taken up in ten seconds: its host refuses it in the same words."""
+
+    def served(listener: rnic.Listener, stack: ExitStack) -> None:
+        serving = threading.Thread(target=listener.serve, args=(lambda conn: [*conn],))
+        stack.callback(serving.join, WAIT)
+        stack.enter_context(listener)
+        serving.start()
+
+    with ExitStack() as stack:
+        full = rnic.listen(both[0], 0, max_connections=1)
+        served(full, stack)
+        one = stack.enter_context(rnic.connect("a.name", full.port, timeout=WAIT))
+        assert is_at(one, both[0])
+        with pytest.raises(rnic.RefusedError, match=r"::1 port .* nobody listens there"):
+            rnic.connect("a.name", full.port, timeout=WAIT)
+        served(rnic.listen(both[1], full.port), stack)
+        assert is_at(stack.enter_context(rnic.connect("a.name", full.port, timeout=WAIT)), both[1])
+
+
+def test_a_silent_address_of_a_name_has_its_share_of_the_time(both: list[str]) -> None:
+    """A server that accepts nobody, and behind it one that does."""
+    with rnic.listen(both[0], 0) as silent, rnic.listen(both[1], silent.port) as server:
+        serving = threading.Thread(target=server.serve, args=(lambda conn: [*conn],))
+        serving.start()
+
+        def connected(timeout: float) -> bool:
+            with suppress(*LATE), rnic.connect("a.name", silent.port, timeout=timeout) as conn:
+                return is_at(conn, both[1])
+            return False
+
+        async def connected_by_a_task(timeout: float) -> bool:
+            with suppress(*LATE):
+                async with rnic.aio.connect("a.name", silent.port, timeout=timeout) as conn:
+                    return is_at(conn, both[1])
+            return False
+
+        try:
+            assert first_that_connects(connected)
+            assert first_that_connects(lambda timeout: asyncio.run(connected_by_a_task(timeout)))
+        finally:
+            server.close()
+            serving.join(WAIT)

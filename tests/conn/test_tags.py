@@ -46,6 +46,67 @@ def test_messages_come_by_their_tags_and_the_others_in_order(config: Config | No
         together(give, take)
 
 
+@pytest.mark.parametrize("config", CONFIGS, ids=IDS)
+def test_any_tag_is_told_with_its_message(config: Config | None) -> None:
+    sent = [(b"one", 7), (b"two" * 100, 0), (b"three", (1 << 64) - 1), (b"", 1)]
+
+    async def tasks() -> None:
+        async with ends(config or Config()) as (a, b):
+            for message, tag in sent:
+                await a.post(message, tag=tag)
+            assert await b.recv(tag=1) == b""
+            assert [await b.recv(tag=rnic.ANY) for _ in sent[:-1]] == sent[:-1]
+            late = asyncio.create_task(b.recv(tag=rnic.ANY))
+            await asyncio.sleep(0)
+            await a.send(b"late", tag=5)
+            assert await late == (b"late", 5)
+
+    def give() -> None:
+        for message, tag in sent:
+            a.send(message, WAIT, tag=tag)
+
+    def take() -> None:
+        assert b.recv(WAIT, tag=1) == b""
+        assert [b.recv(WAIT, tag=rnic.ANY) for _ in sent[:-1]] == sent[:-1]
+
+    with pair(config or Config()) as (a, b):
+        together(give, take)
+    asyncio.run(tasks())
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=IDS)
+def test_a_message_of_a_tag_comes_into_a_buffer(config: Config | None) -> None:
+    long, room = bytes(range(200)), bytearray(200)
+
+    async def tasks() -> None:
+        async with ends(config or Config()) as (a, b):
+            await a.post(b"before")
+            await a.post(long, tag=7)
+            with pytest.raises(ValueError, match="has 200 bytes and the buffer 10"):
+                await b.recv_into(bytearray(10), tag=7)
+            assert (await b.recv_into(room, tag=7), bytes(room)) == (200, long)
+            assert await b.recv_into(room, tag=0) == 6
+            assert room[:6] == b"before"
+
+    def give() -> None:
+        a.send(b"before", WAIT)
+        a.send(long, WAIT, tag=7)
+
+    def take() -> None:
+        with pytest.raises(ValueError, match="has 200 bytes and the buffer 10"):
+            b.recv_into(bytearray(10), WAIT, tag=7)
+        assert (b.recv_into(room, WAIT, tag=7), bytes(room)) == (200, long)
+        assert b.recv_into(room, WAIT) == 6
+        assert room[:6] == b"before"
+        with pytest.raises(TypeError, match="a tag is a number"):
+            b.recv_into(room, WAIT, tag=rnic.ANY)  # type: ignore[arg-type]
+
+    with pair(config or Config()) as (a, b):
+        together(give, take)
+    room[:] = bytes(200)
+    asyncio.run(tasks())
+
+
 @pytest.mark.parametrize("announce", [None, 1], ids=["pieces", "announced"])
 def test_what_is_no_tag_is_refused_and_the_connection_goes_on(announce: int | None) -> None:
     with pair(Config(announce=announce)) as (a, b):
@@ -53,7 +114,7 @@ def test_what_is_no_tag_is_refused_and_the_connection_goes_on(announce: int | No
             with pytest.raises(TypeError):
                 a.send(b"message", WAIT, tag=tag)  # type: ignore[arg-type]
             with pytest.raises(TypeError, match="a tag is a number"):
-                b.recv(WAIT, tag=tag)  # type: ignore[arg-type]
+                b.recv(WAIT, tag=tag)  # type: ignore[call-overload]
         number: Any = numpy.int64(5)
         together(lambda: a.send(b"message", WAIT, tag=number), lambda: took(b, number))
         together(lambda: a.send(b"none", WAIT, tag=None), lambda: took(b, None))  # type: ignore[arg-type]

@@ -21,6 +21,7 @@ from waiting import until
 
 CALLS = 40
 TASKS = 10
+TURNS = 20  # in one of which messages come by the short way, however busy the machine is
 
 
 async def answer(conn: rnic.aio.Connection, tagged: bool) -> None:
@@ -62,11 +63,12 @@ def test_tasks_that_call_at_once_go_the_short_way(tagged: bool, monkeypatch: pyt
             await a.close()
             await server
 
-    asyncio.run(main())
-    assert pumps < TASKS * CALLS  # five for each call without it; more on a busy machine
-
-
-TURNS = 20  # in one of which the message that waits has come by the short way, however busy the machine is
+    for _ in range(TURNS):
+        pumps = 0
+        asyncio.run(main())
+        if pumps < TASKS * CALLS:  # five for each call without the short way; more on a busy machine
+            return
+    pytest.fail(f"{pumps} times the long way for {TASKS * CALLS} calls")
 
 
 def test_messages_go_on_by_the_short_way_while_one_waits_to_be_taken() -> None:

@@ -56,7 +56,7 @@ def test_who_waits_behind_a_buffer_that_is_too_small_gets_the_message(behind: st
             sending = asyncio.create_task(a.send(BIG, tag=tag))
             with pytest.raises(ValueError, match="give a larger buffer"):
                 await asyncio.wait_for(small, WAIT)
-            got = await asyncio.wait_for(second, 5)
+            got = await asyncio.wait_for(second, WAIT)
             assert got in (BIG, len(BIG))
             await sending
 
@@ -319,8 +319,8 @@ def test_an_interrupted_fetch_does_not_keep_the_next_one_from_beginning() -> Non
                 "an offer",
             )
             core._poll = poll  # type: ignore[method-assign]
-            assert b.recv(5) == BIG
-            assert b.recv(5) == b"second"
+            assert b.recv(WAIT) == BIG
+            assert b.recv(WAIT) == b"second"
 
         together(lambda: both(a), take)
 
@@ -406,8 +406,8 @@ def test_a_long_message_goes_though_its_sender_takes_none(announce: int | None) 
             try:
                 for _ in range(3):
                     sending = asyncio.create_task(a.send(BIG))
-                    assert await asyncio.wait_for(b.recv(), 10) == BIG
-                    await asyncio.wait_for(sending, 10)
+                    assert await asyncio.wait_for(b.recv(), WAIT) == BIG
+                    await asyncio.wait_for(sending, WAIT)
             finally:
                 filling.cancel()
                 sending.cancel()

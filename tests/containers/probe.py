@@ -18,7 +18,7 @@ from rnic.endpoint import EndpointError
 from rnic.testing import Pair
 
 HOST, SIZE = "127.0.0.1", 200_000
-WAIT = 60.0
+WAIT = 180.0
 REFUSALS = (OSError, EndpointError, MemoryError)
 
 

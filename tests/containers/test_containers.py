@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
-from containers import seccomp
+from containers import namesake, seccomp
 from containers.box import CLONE, Box
+from packages import need_package
 
 TESTS = Path(__file__).resolve().parents[1]
 ENV = {**os.environ, "PYTHONPATH": str(TESTS), "RNIC_LOCAL": "on"}
@@ -130,6 +131,16 @@ def test_two_networks_do_not_meet(apart: str) -> None:
     assert has_cause(called["refused"], "nobody listens")
 
 
+@needs_root
+def test_a_stranger_of_the_peers_number_in_the_outer_namespace_is_not_read() -> None:
+    """/proc is the outer namespace's: there the peer's pid is another process, of the same kind."""
+    command = [sys.executable, "-m", "containers.namesake"]
+    made = subprocess.run(command, env=ENV, capture_output=True, text=True, timeout=LIMIT, check=False)
+    if made.returncode == namesake.IMPOSSIBLE:
+        pytest.skip("this system does not let a process choose the pid of its child")
+    assert made.returncode == 0, made.stdout + made.stderr
+
+
 # ------------------------------------------------------------------ users
 
 
@@ -180,7 +191,7 @@ def test_the_filter_refuses_what_it_says() -> None:
     """Else the tests above show nothing."""
     script = """if True:
         import ctypes, os, errno
-        from containers import seccomp
+        from containers import namesake, seccomp
         seccomp.confine(seccomp.program("docker-old"))
         libc = ctypes.CDLL(None, use_errno=True)
         for refused in libc.unshare(0x10000000), libc.process_vm_readv(1, None, 0, None, 0, 0):
@@ -241,7 +252,7 @@ FILES = {
 
 def wrapped(how: str, *what: str) -> list[str]:
     if not BWRAP:
-        pytest.skip("bwrap is not on this machine")
+        need_package("bubblewrap")
     command = [BWRAP, *FILES[how]]
     if subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
         pytest.skip(f"bwrap cannot do this here: {how}")

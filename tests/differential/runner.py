@@ -12,7 +12,7 @@ from differential.end import BAD_KEY, Address, Request
 from differential.model import OURS, Completion, Model, Outcome, Rules, known
 from differential.program import ENDS, QUARTER, Bind, Break, Connect, Cut, Program, Refused, Round, Step, Work
 
-PATIENCE = 60.0  # seconds for what has to come
+PATIENCE = 180.0  # seconds for what has to come
 UNRELIABLE = 10.0  # for the last bytes of what nobody acknowledges
 
 

@@ -30,6 +30,7 @@ GLOBAL = {
         "rnic_vendor_err_text",
         "rnic_enum_row",
     ),
+    "rnic_explain",
     *("rnic_env_row", "rnic_env_device", "rnic_env_local", "rnic_env_pkeys", "rnic_env_check"),
     "rnic_env_mpa_crc",
     *("rnic_env_fail", "rnic_fail_hits", "rnic_fail_name"),

@@ -23,7 +23,7 @@ def check_build(path: Path, *args: str) -> tuple[int, list[str]]:
         env={"PATH": str(path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     return done.returncode, done.stderr.splitlines()

@@ -5,25 +5,26 @@ from __future__ import annotations
 
 import os
 import pty
-import shutil
+import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from packages import need
+
 ROOT = Path(__file__).parents[2]
 ALL = "tests --ignore=tests/interop --ignore=tests/fuzz --ignore=tests/packaging --ignore=tests/toolchains"
 NINJA = "print('  [1/2] Compiling C object a/b.c.o'); print('[2/2] Linking target x.so')"
 
 
-def pytest_runs(args: str) -> list[str]:
-    """The runs of pytest of `make test ARGS=...`, from `-m pytest` on."""
-    make = shutil.which("make")
-    if make is None:
-        pytest.skip("this machine lacks make")
+def parts(args: str) -> tuple[list[str], dict[str, list[str]]]:
+    """The parts of `make test ARGS=...`: the options of all, and those of each."""
+    need("make", "make")
     plan = subprocess.run(
-        [make, "-n", "test", f"ARGS={args}", "WORKERS="],
+        ["make", "-n", "test", f"ARGS={args}", "WORKERS="],
         cwd=ROOT,
         env={**os.environ, "MAKEFLAGS": "", "MAKELEVEL": "0"},
         capture_output=True,
@@ -31,15 +32,17 @@ def pytest_runs(args: str) -> list[str]:
         timeout=60,
         check=True,
     )
-    lines = [" ".join(line.split()) for line in plan.stdout.splitlines() if "-m pytest" in line]
-    return [line.replace(".venv/bin/python -m pytest ", "") for line in lines]
+    (line,) = [line for line in plan.stdout.splitlines() if "tests/parts.py" in line]
+    first, *others = [shlex.split(part) for part in line.partition(".venv/parts")[2].split(" -- ")]
+    return first, {words[0]: words[1:] for words in others}
 
 
 def test_make_test_runs_everything_and_some_of_it_by_shared_memory_and_over_iwarp() -> None:
-    whole, local, iwarp = (line.strip() for line in pytest_runs(""))
-    assert whole == ALL
-    assert local == "RNIC_LOCAL=on tests/conn tests/transport"
-    setting, *files = iwarp.split()
+    common, found = parts("")
+    assert (common, list(found)) == ([], ["over the wire", "by shared memory", "over iWARP"])
+    assert found["over the wire"] == ALL.split()
+    assert found["by shared memory"] == ["RNIC_LOCAL=on", "tests/conn", "tests/transport"]
+    setting, *files = found["over iWARP"]
     assert setting == "RNIC_TRANSPORT=iwarp"
     assert files
     folders = {ROOT / "tests" / name for name in ("conn", "lab3", "patterns", "transport")}
@@ -50,14 +53,109 @@ def test_make_test_runs_everything_and_some_of_it_by_shared_memory_and_over_iwar
     "args", ["tests/cli", "tests/cli -k perf", "tests/api/test_log.py::test_x", "-x tests/cm"]
 )
 def test_make_test_with_a_path_runs_that_alone(args: str) -> None:
-    assert pytest_runs(args) == [args]
+    assert parts(args) == (args.split(), {"chosen tests": []})
 
 
 def test_make_test_with_an_expression_asks_all_tests() -> None:
-    first, *others = pytest_runs("-k pingpong -x")
-    assert first == f"{ALL} -k pingpong -x"
-    for other in others:
-        assert other.endswith("-k pingpong -x || [ $? -eq 5 ]"), "it may be that no test of this run is meant"
+    common, found = parts("-k 'pingpong or ud' -x")
+    assert common == ["-k", "pingpong or ud", "-x"]
+    assert len(found) == 3
+
+
+FAILS = "import os\n\ndef test_it(): assert os.environ['SPEED'] == 'high'\n"
+SKIPS = """
+import pytest
+from packages import need, need_package
+def test_a(): need_package("zsh", "gcc", "fish")
+def test_b(): need("no-such-program", "fish")
+@pytest.mark.skipif(True, reason="not root, which making network devices needs")
+def test_c(): pass
+@pytest.mark.parametrize("n", [0, 0, 1])
+def test_d(n): pytest.skip(f"the reason {n}")
+"""
+DPKG = "#!/bin/sh\necho 'ii gcc'; echo 'rc fish'\n"
+
+
+def summary(folder: Path, *words: str) -> tuple[int, list[str]]:
+    """Runs parts of tests of a folder; exit code, and the summary."""
+    (folder / "test_fails.py").write_text(FAILS)
+    (folder / "test_skips.py").write_text(SKIPS)
+    (folder / "dpkg-query").write_text(DPKG)
+    (folder / "dpkg-query").chmod(0o755)
+    command = [sys.executable, str(ROOT / "tests/parts.py"), str(folder / "parts"), *words]
+    with (folder / "said").open("w") as said:  # no pipe, which a child that was left behind would keep open
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env={
+                **os.environ,
+                "PATH": f"{folder}:{os.environ['PATH']}",
+                "PYTHONPATH": str(ROOT / "tests"),
+                "PYTEST_ADDOPTS": "",
+            },
+            stdout=said,
+            stderr=said,
+            timeout=1200,
+            check=False,
+        )
+    return done.returncode, (folder / "said").read_text().partition("== summary\n")[2].splitlines()
+
+
+def test_a_part_that_fails_keeps_no_other_from_running(tmp_path: Path) -> None:
+    slow, fast = ["--", "slow part", "SPEED=low"], ["--", "fast part", "SPEED=high", "test_fails.py"]
+    status, said = summary(tmp_path, "-q", *slow, *fast)
+    assert status == 1
+    assert said == [
+        "slow part: 0 passed, 1 failed",
+        "    test_fails.py::test_it",
+        "fast part: 1 passed",
+        "2 did not run for want of packages: apt-get install fish zsh",
+        "1 did not run, as they need root",
+        "3 did not run for other reasons, which ARGS=-rs names; 2: the reason 0",
+    ]
+
+
+def test_parts_without_tests_fail_only_if_all_are(tmp_path: Path) -> None:
+    both = ["--", "one", "test_skips.py", "--", "other", "SPEED=high", "test_fails.py"]
+    status, said = summary(tmp_path, "-k", "test_it", *both)
+    assert (status, said) == (0, ["one: 0 passed", "other: 1 passed"])
+    assert summary(tmp_path, "-k", "nothing", *both)[0] == 5
+
+
+def test_a_part_that_cannot_begin_fails(tmp_path: Path) -> None:
+    bad, good = ["--", "bad", "--no-such-option"], ["--", "good", "SPEED=high", "test_fails.py"]
+    status, said = summary(tmp_path, *bad, *good)
+    assert (status, said) == (4, ["bad: 0 passed, it ended with 4", "good: 1 passed"])
+
+
+HAS = "def test_it(): pass\n"
+DIES = """
+import os, sys, time
+from pathlib import Path
+import pytest
+@pytest.mark.parametrize("n", range(4))
+def test_it(n):
+    if n == 1 and {leaves_a_child} and not os.fork():
+        Path("child").write_text(str(os.getpid()))
+        time.sleep(3600)
+    if n == 1:
+        os._exit(3)
+"""
+
+
+@pytest.mark.parametrize("leaves_a_child", [False, True])
+def test_a_worker_that_dies_fails_one_test_alone(tmp_path: Path, leaves_a_child: bool) -> None:
+    (tmp_path / "test_dies.py").write_text(DIES.format(leaves_a_child=leaves_a_child))
+    for i in range(6):
+        (tmp_path / f"test_{i}.py").write_text(HAS)
+    workers = ["-p", "conftest", "--dist", "loadfile", "--no-loadscope-reorder", "-n", "2"]
+    try:
+        status, said = summary(tmp_path, *workers, "--", "all", "SPEED=high")
+    finally:
+        if (child := tmp_path / "child").exists():
+            os.kill(int(child.read_text()), signal.SIGKILL)
+    assert status == 1
+    assert said[:2] == ["all: 10 passed, 1 failed", "    test_dies.py::test_it[1]"]
 
 
 def progress(program: str) -> list[str]:
@@ -65,7 +163,7 @@ def progress(program: str) -> list[str]:
 
 
 def test_progress_without_a_terminal_is_two_lines() -> None:
-    done = subprocess.run(progress(NINJA), capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(progress(NINJA), capture_output=True, text=True, timeout=300, check=True)
     first, last = done.stdout.splitlines()
     assert first == "building x"
     assert last.startswith("building x: ")
@@ -96,7 +194,7 @@ def test_progress_on_a_terminal_is_one_line_with_the_step() -> None:
 
 def test_progress_of_a_failure_shows_the_reason_and_keeps_the_exit_code() -> None:
     broken = "print('[1/2] a'); print('FAILED: b'); print('b.c:1: no such thing'); raise SystemExit(3)"
-    done = subprocess.run(progress(broken), capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(progress(broken), capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 3
     assert "building x: failed after" in done.stdout
     assert done.stderr.splitlines() == ["FAILED: b", "b.c:1: no such thing"]
@@ -115,7 +213,7 @@ print([(one.version, one.program.parent.name) for one in found], missing)
         env={"HOME": str(home), "PATH": str(path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     return done.stdout.strip()

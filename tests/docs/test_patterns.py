@@ -34,5 +34,5 @@ def test_a_page_has_pictures_and_programs_that_print_what_it_says(page: Path) ->
     assert "\nWhen not:\n" in text
     for program, printed in programs:
         command = [sys.executable, "-W", "error", "-c", program]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         assert (done.returncode, done.stdout) == (0, printed), done.stderr

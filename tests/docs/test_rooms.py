@@ -53,8 +53,8 @@ PUBLIC_HEADERS = {
         "udp/steerprog.h",  # what net/ opens them with
     },
     "queue": {"wq.h", "srq.h", "cq.h", "comp_cntr.h", "events.h", "moderation.h", "tag.h"},
-    "mem": {"store.h", "mw.h", "remote.h", "persist.h"},
-    "qp": {"qp.h", "ah.h", "element.h", "tagged.h", "xrc.h"},
+    "mem": {"store.h", "mw.h", "remote.h", "persist.h", "mappings.h"},
+    "qp": {"qp.h", "ah.h", "element.h", "tagged.h", "why.h", "xrc.h"},
     "roce": {"roce.h", "direct.h", "partition.h", "path.h"},
     "raw": {"raw.h", "counters_flow.h"},
     "iwarp": {"iwarp.h"},
@@ -83,8 +83,8 @@ PY_ROOMS = {
     "capture": {"wire", "records"},
     "cm": {"wire", "errors", "log", "records"},
     "mpa": {"wire", "errors", "log", "records"},
-    "endpoint": {"_nic", "enums", "records"},
-    "verbs": {"_nic", "wire", "enums", "errors", "sizes", "times", "records", "notebook"},
+    "endpoint": {"_nic", "enums", "records", "wording"},
+    "verbs": {"_nic", "wire", "enums", "errors", "sizes", "times", "records", "notebook", "wording"},
     "rdmacm": {
         "_nic",
         "cm",

@@ -31,7 +31,7 @@ def section(title: str) -> str:
 def run(*args: str, cwd: Path) -> str:
     """Run the interpreter; what it printed."""
     command = [sys.executable, "-W", "error", *args]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=cwd)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=cwd)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

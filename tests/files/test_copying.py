@@ -9,8 +9,10 @@ import random
 import resource
 import stat
 from collections import deque
+from contextlib import closing
 from errno import ENOSPC, EPERM
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -19,11 +21,13 @@ import rnic.aio
 from conn.peers import descriptors
 from files.ends import ALL, Place, content, run
 from rnic.files import CopyError, Options, Rights, naming, reading, writing
+from rnic.files.naming import Naming
 from rnic.files.options import CHUNK, LEFT, SLOTS
-from rnic.files.records import INLINE, digest
+from rnic.files.records import INLINE, Folder, Would, digest
 from rnic.files.state import LEAST, Pace
 from rnic.files.talk import ALIVE, QUIET
-from rnic.files.writing import RESUMABLE, Partial
+from rnic.files.tree import Tree
+from rnic.files.writing import RESUMABLE, Partial, Target
 from rnic.records import replace
 
 SIZES = [0, 1, INLINE, INLINE + 1, CHUNK, 3 * CHUNK + 17]
@@ -335,6 +339,24 @@ def test_a_dry_run_changes_nothing(place: Place) -> None:
 
     run(main())
     assert list(content(place.served)) == ["tree", "tree/empty"]
+
+
+def test_a_dry_run_keeps_no_more_than_one_path_of_what_it_would_make(place: Place) -> None:
+    with closing(Tree(str(place.served))) as tree:
+        naming = Naming(Target(tree, ()), replace(ALL, dry_run=True), Event())
+        paths = [
+            b"new",
+            b"new/in",
+            b"new/in/deeper",
+            b"new/other",
+            *(b"one%d" % at for at in range(1000)),
+            b"one999/in",
+        ]
+        for number, path in enumerate(paths):
+            assert naming.enter([Folder(number, 0o755, 0, 0, path)]) == [None]
+            assert naming.enter([Would(number, 0o644, 1, 0, path + b"/file")]) == [None]
+        kept = [value for value in vars(naming).values() if isinstance(value, (dict, set, list))]
+        assert kept == [{}, {}, set()]
 
 
 @pytest.mark.parametrize("source", ["a", "tree"])
@@ -662,6 +684,27 @@ def _partial_name(place: Place) -> str:
     status = (place.own / "big").stat()
     same_file = b"%d %d big" % (status.st_size, status.st_mtime_ns)
     return f".big.{digest(same_file)[:6].hex()}.rnic-part"
+
+
+@pytest.mark.parametrize("way", ["put", "get"])
+def test_what_somebody_else_has_not_copied_yet_is_no_file(place: Place, way: str) -> None:
+    """Unless it is asked for by its name."""
+    source, target = (place.own, place.served) if way == "put" else (place.served, place.own)
+    part = ".big.0123456789ab.rnic-part"
+    kept = {"tree/whole", "tree/.x.rnic-part", "tree/in/big.0123456789ab.rnic-part"}
+    (source / "tree" / "in").mkdir(parents=True)
+    for name in (*kept, f"tree/{part}", f"tree/in/{part}"):
+        (source / name).write_text("contents")
+
+    async def main() -> None:
+        async with place.server():
+            report = await getattr(place, way)("tree")
+            assert (report.files, report.failures) == (3, [])
+            assert {name for name in content(target) if "." in name or "whole" in name} == kept
+            assert (await getattr(place, way)(f"tree/{part}")).files == 1
+
+    run(main())
+    assert (target / part).read_text() == "contents"
 
 
 @pytest.mark.parametrize("dry_run", [False, True])

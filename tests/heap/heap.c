@@ -36,11 +36,14 @@
         }                                                                                                              \
     } while (0)
 
-enum { PAGE = 4096, MIB = 1 << 20, ALL = 256 * MIB };
-typedef bool find_fn(const void *, uint64_t, int *, uint64_t *);
+enum { PAGE = 4096, MIB = 1 << 20, GIVEN = 512 << 10, ALL = 256 * MIB };
+struct place {
+    int fd;
+    uint64_t inode, offset;
+};
+typedef bool find_fn(const void *, uint64_t, struct place *);
 
-static int fd;
-static uint64_t offset;
+static struct place place; /* of what was looked for last */
 
 static void (*function(const char *name))(void) {
     void (*found)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, name);
@@ -56,7 +59,7 @@ static void begin(void) {
 
 static bool lies_in_file(const void *at, size_t bytes) {
     find_fn *find = (find_fn *)dlsym(RTLD_DEFAULT, "rnic_heap_find");
-    return find && find(at, bytes, &fd, &offset);
+    return find && find(at, bytes, &place);
 }
 
 static char *pages(size_t bytes) {
@@ -92,6 +95,29 @@ off_t lseek(int file, off_t at, int whence) {
     return no_holes ? -1 : syscall(SYS_lseek, file, at, whence);
 }
 
+static volatile int takes_number =
+    -1; /* a file that has the number of the heap's, from the next look at that on; -1: none */
+
+int fstat(int file, struct stat *st) {
+    int rc = (int)syscall(SYS_fstat, file, st);
+    if (takes_number >= 0 && file == place.fd) {
+        NEED(dup2(takes_number, file) == file);
+        takes_number = -1;
+    }
+    return rc;
+}
+
+static int looks_at_maps; /* files of that name that were opened */
+
+int open(const char *name, int flags, ...) {
+    va_list list;
+    va_start(list, flags);
+    int mode = va_arg(list, int);
+    va_end(list);
+    looks_at_maps += !strcmp(name, "/proc/self/maps");
+    return (int)syscall(SYS_openat, AT_FDCWD, name, flags, mode);
+}
+
 static int unlocks_left; /* ahead of one that a signal comes before; 0: none comes */
 
 int pthread_mutex_unlock(pthread_mutex_t *mutex) {
@@ -106,6 +132,8 @@ int pthread_mutex_unlock(pthread_mutex_t *mutex) {
 #ifdef __GLIBC__ /* others have one name */
 ssize_t pread64(int file, void *to, size_t bytes, off_t at) { return pread(file, to, bytes, at); }
 off_t lseek64(int file, off_t at, int whence) { return lseek(file, at, whence); }
+int fstat64(int file, struct stat64 *st) { return fstat(file, (struct stat *)(void *)st); }
+int open64(const char *name, int flags, ...) { return open(name, flags, 0); }
 #endif
 
 static void fill(char *at, size_t bytes, char value) { memset(at, value, bytes); }
@@ -123,9 +151,9 @@ static void places(void) {
     char *at = pages(3 * PAGE), byte = 0;
     fill(at, 3 * PAGE, 7);
     NEED(lies_in_file(at, 3 * PAGE) && lies_in_file(at + 5, 8));
-    NEED(pread(fd, &byte, 1, (off_t)offset) == 1 && byte == 7);
-    NEED(fcntl(fd, F_GETFD) & FD_CLOEXEC);
-    NEED(ftruncate(fd, 0) && errno == EPERM); /* nobody loses a page */
+    NEED(pread(place.fd, &byte, 1, (off_t)place.offset) == 1 && byte == 7);
+    NEED(fcntl(place.fd, F_GETFD) & FD_CLOEXEC);
+    NEED(ftruncate(place.fd, 0) && errno == EPERM); /* nobody loses a page */
     free(at);
     at = valloc(100);
     NEED(lies_in_file(at, 100));
@@ -225,7 +253,7 @@ static void rotation(void) {
         at[i % 8] = pages(16 * PAGE);
         fill(at[i % 8], 16 * PAGE, 1);
     }
-    NEED(lies_in_file(at[0], PAGE) && !fstat(fd, &st) && st.st_blocks <= MIB / 512);
+    NEED(lies_in_file(at[0], PAGE) && !fstat(place.fd, &st) && st.st_blocks <= MIB / 512);
 }
 
 /* Each allocation lies at the lowest place where there is room, and is libc's only if there is none. */
@@ -325,7 +353,8 @@ static void cancelled(void) {
         int status;
         NEED(!pthread_create(&thread, NULL, call_all, &pid) && !pthread_join(thread, &ended));
         NEED(ended == &pid && waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 7);
-        NEED(lies_in_file(pages(PAGE), 1) == !closes && (closes || !close(fd))); /* the second time without the file */
+        NEED(lies_in_file(pages(PAGE), 1) == !closes &&
+             (closes || !close(place.fd))); /* the second time without the file */
     }
 }
 
@@ -404,7 +433,7 @@ static void closed(void) {
     NEED(file >= 0 && !unlink(name));
     fill(at, PAGE, 1);
     NEED(lies_in_file(at, PAGE));
-    NEED(dup2(file, fd) == fd && ftruncate(file, ALL) == 0);
+    NEED(dup2(file, place.fd) == place.fd && ftruncate(file, ALL) == 0);
     NEED(!lies_in_file(at, PAGE));
     for (int i = 0; i < 20; i++)
         fill(pages(MIB), MIB, 9);
@@ -413,7 +442,7 @@ static void closed(void) {
     if (!pid) {
         NEED(is_all(at, PAGE, 1));
         fill(at, PAGE, 2);
-        NEED(fcntl(fd, F_GETFD) >= 0); /* it is the program's */
+        NEED(fcntl(place.fd, F_GETFD) >= 0); /* it is the program's */
         _exit(0);
     }
     NEED(waitpid(pid, &status, 0) == pid && status == 0 && is_all(at, PAGE, 1));
@@ -430,6 +459,58 @@ static int end_of(void (*what)(char *), char *at) {
     }
     NEED(waitpid(pid, &status, 0) == pid);
     return status;
+}
+
+static void is_seven(char *at) { NEED(is_all(at, MIB, 7)); }
+
+/* Another thread puts a file of the program's there, just after the library has looked which file it is. */
+static void number_taken(void) {
+    enum { HAS = 16 * MIB };
+    static char has[HAS];
+    char name[] = "/tmp/rnic-heap-test-XXXXXX";
+    int file = mkstemp(name);
+    NEED(file >= 0 && !unlink(name));
+    fill(has, HAS, 5);
+    NEED(write(file, has, HAS) == HAS);
+    for (int i = 0; i < 4; i++) {
+        char *at = pages(MIB), *more;
+        fill(at, MIB, 7);
+        NEED(lies_in_file(at, MIB));
+        int keeps = dup(place.fd);
+        takes_number = file;
+        switch (i) {
+        case 0:
+            free(at);
+            break;
+        case 1:
+            NEED(!madvise(at, MIB, MADV_DONTNEED) && is_all(at, MIB, 0));
+            break;
+        case 2:
+            more = pages(8 * MIB); /* more than has ever been handed out */
+            fill(more, 8 * MIB, 1);
+            free(more);
+            break;
+        default:
+            NEED(end_of(is_seven, at) == 0);
+        }
+        NEED(takes_number == -1 && dup2(keeps, place.fd) == place.fd && !close(keeps));
+        NEED(pread(file, has, HAS, 0) == HAS && is_all(has, HAS, 5));
+    }
+}
+
+/* The program has its own file where memory of the heap was, and has closed the heap's. */
+static void mapped_over(void) {
+    char *at = pages(MIB), name[] = "/tmp/rnic-heap-test-XXXXXX";
+    int file = mkstemp(name);
+    NEED(file >= 0 && !unlink(name) && !ftruncate(file, MIB / 2));
+    fill(at, MIB, 7);
+    NEED(lies_in_file(at, MIB) && !close(place.fd));
+    NEED(mmap(at, MIB / 2, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_SHARED, file, 0) == at);
+    fill(at, MIB / 2, 5);
+    NEED(!madvise(at, MIB, MADV_DONTNEED));
+    NEED(is_all(at, MIB / 2, 5) && is_all(at + MIB / 2, MIB / 2, 0));
+    free(at);
+    NEED(is_all(at, MIB / 2, 5));
 }
 
 static void writes(char *at) { *at = 2; }
@@ -457,7 +538,7 @@ static void protections(void) {
     for (int closes = 0; closes < 2; closes++) {
         NEED(end_of(returns, at) == 0 && *common == 3);
         *common = 1;
-        NEED(lies_in_file(at, 1) == !closes && (closes || !close(fd))); /* the second time without the file */
+        NEED(lies_in_file(at, 1) == !closes && (closes || !close(place.fd))); /* the second time without the file */
     }
 #endif
     status = end_of(writes, at + PAGE);
@@ -654,12 +735,22 @@ static void forgotten_stack(void) {
     struct stat st;
     char *at = pages(MIB);
     fill(at, MIB, 1);
-    NEED(lies_in_file(pages(PAGE), PAGE) && !fstat(fd, &st) && st.st_blocks >= MIB / 512);
+    NEED(lies_in_file(pages(PAGE), PAGE) && !fstat(place.fd, &st) && st.st_blocks >= MIB / 512);
     use_as_stack(at, MIB);
-    NEED(!fstat(fd, &st) && st.st_blocks == 0 && is_all(at, MIB, 1));
+    NEED(!fstat(place.fd, &st) && st.st_blocks == 0 && is_all(at, MIB, 1));
     NEED(!madvise(at, PAGE, MADV_DONTNEED) && is_all(at, PAGE, 0) && is_all(at + PAGE, MIB - PAGE, 1));
     NEED(!sigaltstack(&(stack_t){.ss_flags = SS_DISABLE}, NULL));
     gives(at);
+}
+
+/* It takes the end of the stack. */
+static void stack_by_its_end(void) {
+    char *at = pages(MIB);
+    pthread_attr_t attr;
+    int (*set)(pthread_attr_t *, void *) = (int (*)(pthread_attr_t *, void *))function("pthread_attr_setstackaddr");
+    NEED(!pthread_attr_init(&attr) && !set(&attr, at + MIB));
+    NEED(!lies_in_file(at, MIB) && !pthread_attr_destroy(&attr));
+    NEED(lies_in_file(pages(MIB), MIB));
 }
 
 static void free_stacks(void) {
@@ -748,18 +839,131 @@ static void forgotten(void) {
     NEED(end_of(forgets, at) == 0);
 }
 
+static void is_half_wiped(char *at) { NEED(is_all(at, MIB, 0) && is_all(at + MIB, MIB, 1)); }
+static void is_whole(char *at) { NEED(is_all(at, 2 * MIB, 1)); }
+
+/* A child has zeros there, whether peers may use it or not; a block that is allocated anew is as any other. */
+static void wiped(void) {
+    for (int i = 0; i < 3; i++) {
+        char *at = pages(2 * MIB);
+        fill(at, 2 * MIB, 1);
+        if (i == 1) /* peers may use it */
+            NEED(lies_in_file(at, 2 * MIB));
+        if (i == 2)
+            use_as_stack(at, 2 * MIB);
+        NEED(!madvise(at, MIB, MADV_WIPEONFORK) && end_of(is_half_wiped, at) == 0 && is_all(at, 2 * MIB, 1));
+        NEED(!madvise(at, MIB, MADV_KEEPONFORK) && end_of(is_whole, at) == 0);
+        NEED(!madvise(at, MIB, MADV_WIPEONFORK));
+        if (i == 2)
+            NEED(!sigaltstack(&(stack_t){.ss_flags = SS_DISABLE}, NULL));
+        free(at);
+        char *again = pages(2 * MIB);
+        fill(again, 2 * MIB, 1);
+        NEED(again == at && end_of(is_whole, again) == 0);
+        free(again);
+    }
+    errno = 0;
+    NEED(madvise(pages(PAGE) + 1, 10, MADV_WIPEONFORK) == -1 && errno == EINVAL);
+}
+
+static void fills(char *at) {
+    is_half_wiped(at);
+    fill(at, MIB, 1);
+    NEED(end_of(is_half_wiped, at) == 0 && end_of(is_half_wiped, at) == 0 && is_all(at, 2 * MIB, 1));
+    NEED(!madvise(at, MIB, MADV_KEEPONFORK) && end_of(is_whole, at) == 0);
+    NEED(!madvise(at, MIB, MADV_WIPEONFORK) && end_of(is_half_wiped, at) == 0);
+}
+
+/* For every fork, of a child, too. */
+static void wiped_again(void) {
+    for (int i = 0; i < 3; i++) {
+        char *at = pages(2 * MIB);
+        fill(at, 2 * MIB, 1);
+        if (i == 1)
+            NEED(lies_in_file(at, 2 * MIB));
+        if (i == 2)
+            use_as_stack(at, 2 * MIB);
+        NEED(!madvise(at, MIB, MADV_WIPEONFORK));
+        for (int forks_ = 0; forks_ < 3; forks_++)
+            NEED(end_of(fills, at) == 0 && is_all(at, 2 * MIB, 1));
+        if (i == 2)
+            NEED(!sigaltstack(&(stack_t){.ss_flags = SS_DISABLE}, NULL));
+        free(at);
+    }
+}
+
+/* Without the descriptor, where the file is still mapped is looked up for much memory alone. */
+static void freed_without_descriptor(void) {
+    char *holds[64];
+    for (size_t i = 0; i < 64; i++) {
+        holds[i] = pages(GIVEN);
+        fill(holds[i], GIVEN, 1);
+    }
+    NEED(lies_in_file(holds[0], PAGE) && !close(place.fd));
+    looks_at_maps = 0;
+    for (int i = 1; i < 64; i += 2)
+        free(holds[i]);
+    NEED(looks_at_maps <= 2);
+    for (int i = 0; i < 200; i++) {
+        char *at = pages(GIVEN + (size_t)(i % 3) * MIB);
+        fill(at, GIVEN, 1);
+        free(at);
+    }
+    NEED(looks_at_maps <= 2);
+    for (int i = 0; i < 64; i += 2)
+        NEED(is_all(holds[i], GIVEN, 1));
+}
+
+/* Memory that grows by mremap() has zeros there, and not what lies behind it in the file. */
+static void grown(void) {
+    char *at = pages(MIB), *behind = pages(MIB), *to;
+    void *(*grow)(void *, size_t, size_t, int, ...) =
+        (void *(*)(void *, size_t, size_t, int, ...))dlsym(RTLD_NEXT, "mremap");
+    NEED(grow);
+    fill(at, MIB, 1);
+    fill(behind, MIB, 2);
+    NEED((to = grow(at, MIB, 2 * MIB, MREMAP_MAYMOVE)) != MAP_FAILED);
+    NEED(is_all(to, MIB, 1) && is_all(to + MIB, MIB, 0));
+    fill(to, 2 * MIB, 3);
+    NEED(is_all(behind, MIB, 2));
+    NEED(lies_in_file(behind, MIB)); /* what peers may use stays where it is */
+    NEED(grow(behind, MIB, 2 * MIB, MREMAP_MAYMOVE) == MAP_FAILED && errno == ENOMEM && is_all(behind, MIB, 2));
+    NEED(grow(to, 2 * MIB, MIB, 0) == to && is_all(to, MIB, 3));
+}
+
+#ifndef MADV_GUARD_INSTALL
+#define MADV_GUARD_INSTALL 102
+#define MADV_GUARD_REMOVE 103
+#endif
+
+/* What is not for files: as of anonymous memory. */
+static void advised(void) {
+    char *at = pages(MIB), *common_ = pages(MIB),
+         *plain = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    fill(at, MIB, 1);
+    fill(common_, MIB, 1);
+    NEED(lies_in_file(common_, MIB));
+    NEED(madvise(at, MIB, MADV_REMOVE) == -1 && errno == EINVAL && is_all(at, MIB, 1));
+    NEED(madvise(common_, MIB, MADV_REMOVE) == -1 && errno == EINVAL && is_all(common_, MIB, 1));
+    bool known = !madvise(plain, PAGE, MADV_GUARD_INSTALL); /* of newer kernels */
+    NEED(madvise(at, PAGE, MADV_GUARD_INSTALL) == (known ? 0 : -1));
+    if (known)
+        NEED(!madvise(at, PAGE, MADV_GUARD_REMOVE) && is_all(at, PAGE, 0) && is_all(at + PAGE, MIB - PAGE, 1));
+    NEED(madvise(common_, PAGE, MADV_GUARD_INSTALL) == -1 && errno == EINVAL && is_all(common_, MIB, 1));
+}
+
 /* Long runs are no memory any more; a child's are not its parent's. */
 static void given(void) {
     struct stat st;
     char *at = pages(MIB);
     fill(at, MIB, 1);
-    NEED(lies_in_file(at, MIB) && !fstat(fd, &st) && st.st_blocks >= MIB / 512);
+    NEED(lies_in_file(at, MIB) && !fstat(place.fd, &st) && st.st_blocks >= MIB / 512);
     NEED(end_of(gives, at) == 0 && is_all(at, MIB, 1));
     errno = 77;
     free(at);
-    NEED(errno == 77 && !fstat(fd, &st) && st.st_blocks == 0);
+    NEED(errno == 77 && !fstat(place.fd, &st) && st.st_blocks == 0);
     at = pages(MIB);
-    NEED(lies_in_file(at, MIB) && !close(fd) && !mprotect(at, MIB, PROT_READ)); /* now it cannot be given back */
+    NEED(lies_in_file(at, MIB) && !close(place.fd) && !mprotect(at, MIB, PROT_READ)); /* now it cannot be given back */
     errno = 77;
     free(at);
     NEED(errno == 77);
@@ -778,7 +982,7 @@ static void given_in_pieces(void) {
     for (int odd = 0; odd < 2; odd++) {
         for (int i = odd; i < N; i += 2)
             free(at[i]);
-        NEED(!fstat(fd, &st) && st.st_blocks <= (KEPT + (1 - odd) * N / 2 * EACH) / 512);
+        NEED(!fstat(place.fd, &st) && st.st_blocks <= (KEPT + (1 - odd) * N / 2 * EACH) / 512);
         for (int i = 1; i < N && !odd; i += 2)
             NEED(is_all(at[i], EACH, (char)i));
     }
@@ -915,6 +1119,8 @@ int main(int argc, char **argv) {
                {"cancelled", cancelled, false},
                {"forks", forks, false},
                {"closed", closed, false},
+               {"number taken", number_taken, false},
+               {"mapped over", mapped_over, false},
                {"protections", protections, false},
                {"handlers", handlers, false},
                {"late handlers", late_handlers, true},
@@ -922,7 +1128,13 @@ int main(int argc, char **argv) {
                {"pieces", pieces, false},
                {"masks", masks, false},
                {"stacks", stacks, false},
+               {"stack by its end", stack_by_its_end, false},
                {"free stacks", free_stacks, false},
+               {"wiped", wiped, false},
+               {"wiped again", wiped_again, false},
+               {"freed without descriptor", freed_without_descriptor, false},
+               {"grown", grown, false},
+               {"advised", advised, false},
                {"forgotten stack", forgotten_stack, false},
                {"half a stack", half_a_stack, false},
                {"forks in handlers", forks_in_handlers, true},

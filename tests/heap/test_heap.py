@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import rnic
+from packages import need_package
 from rnic.programs.surroundings import HEAP, libraries
 from ucma.under import needs_libraries
 from waiting import PATIENCE
@@ -40,13 +41,21 @@ SIDES = [
     "cancelled",
     "forks",
     "closed",
+    "number taken",
+    "mapped over",
     "protections",
     "handlers",
     "late handlers",
     "pieces",
     "masks",
     "stacks",
+    "stack by its end",
     "free stacks",
+    "wiped",
+    "wiped again",
+    "freed without descriptor",
+    "grown",
+    "advised",
     "forgotten stack",
     "half a stack",
     "forks in handlers",
@@ -69,16 +78,20 @@ WAYS = {
 }
 
 
+VERBS = (f"-I{INCLUDE}", f"-L{libraries()}", "-l:libibverbs.so.1")
+
+
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the programs of this one."""
     folder = tmp_path_factory.mktemp("programs")
     if not shutil.which("cc"):
-        pytest.skip("needs a C compiler")
+        need_package("gcc")
     for name, more in {
         "heap": ("-rdynamic",),
         "early": ("-shared", "-fPIC", "-Wl,-z,initfirst"),
-        "order": ("-rdynamic", f"-I{INCLUDE}", f"-L{libraries()}", "-l:libibverbs.so.1"),
+        "order": ("-rdynamic", *VERBS),
+        "barrier": VERBS,
     }.items():
         subprocess.run(["cc", *STRICT, HERE / f"{name}.c", "-o", folder / name, *more], check=True)
     return folder
@@ -114,6 +127,11 @@ def test_handlers_of_forks_that_are_registered_ahead_of_the_heaps(programs: Path
 def test_last_byte_of_a_write_comes_last(programs: Path, way: tuple[str, bool, str]) -> None:
     local, heap, words = way
     run(programs / "order", "roce_lo", *words.split(), heap=heap, RNIC_LOCAL=local)
+
+
+@pytest.mark.parametrize("words", [(), ("device",)], ids=["without a device", "with a device"])
+def test_a_fault_in_a_prepare_handler_has_its_own_handler(programs: Path, words: tuple[str, ...]) -> None:
+    run(programs / "barrier", *words)
 
 
 def test_memory_is_registered_beside_forks(programs: Path) -> None:

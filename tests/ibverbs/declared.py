@@ -42,7 +42,7 @@ class Declared:
 
 
 def run(*command: str | Path, text: str = "") -> str:
-    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stderr}"
     return done.stdout
 

@@ -10,9 +10,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 import rnic
+from packages import need_package
 from waiting import PATIENCE, until
 
 PACKAGE = Path(rnic.__file__).parent
@@ -30,23 +29,22 @@ MISSING = {  # what the compiler says, and whose fault it is
 }
 
 
-def needs(program: str, package: str) -> None:
-    """Skips the test where the program is not installed."""
-    if not shutil.which(program):
-        pytest.skip(f"{program} is not installed: Debian's package {package} has it")
-
-
 def compiled(program: Path, *words: str | Path) -> Path:
     """A program in C; warnings are errors. Skips the test where it cannot be made."""
     if not shutil.which("cc"):
-        pytest.skip("needs a C compiler")
+        need_package("gcc")
     command = ["cc", "-D_GNU_SOURCE", "-Wall", "-Werror", *map(str, words), "-o", str(program)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    for missing, package in MISSING.items():
-        if missing in done.stderr:
-            pytest.skip(f"needs Debian's {package}")
+    needs_what_it_was_linked_with(done.stderr)
     assert not done.returncode, done.stderr
     return program
+
+
+def needs_what_it_was_linked_with(said: str) -> None:
+    """Skips the test where a compiler says that a library or its headers are missing."""
+    for missing, package in MISSING.items():
+        if missing in said:
+            need_package(package)
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ import pytest
 
 import rnic
 from ibverbs.programs import DEVICE, run
+from packages import need_package
 from ucma.under import needs_libraries
 
 pytestmark = [needs_libraries, pytest.mark.own_way]
@@ -24,7 +25,7 @@ PRIORITY = 3
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not shutil.which("cc"):
-        pytest.skip("needs a C compiler")
+        need_package("gcc")
     made = tmp_path_factory.mktemp("datagram") / "datagram"
     library = Path(rnic.__file__).parent / "lib/libibverbs.so.1"
     subprocess.run(["cc", "-Wall", "-Werror", f"-I{INCLUDE}", SOURCE, library, "-o", made], check=True)

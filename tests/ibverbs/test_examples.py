@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ibverbs.programs import DEVICE, OURS, RDMACM, free_port, listens
+from ibverbs.programs import DEVICE, OURS, RDMACM, free_port, listens, needs_what_it_was_linked_with
 from ibverbs.programs import compiled as make_program
 from rnic.rdmacm import ConnParam, create_id
 from ucma.under import HOST, Program, call, needs_libraries
@@ -79,8 +79,9 @@ def test_rc_whose_peer_goes_away(compiled: Compiled) -> None:
     with socket.create_server((HOST, 0)) as listener:
         port = listener.getsockname()[1]
         with end("C", "rc_example", compiled, "-p", port, HOST) as client:
-            listener.accept()[0].close()
-            assert client.wait() == 1
+            with listener.accept()[0] as line:
+                line.shutdown(socket.SHUT_WR)  # close() alone may reset the connection
+                assert client.wait() == 1
             assert "has closed the TCP connection" in client.text
 
 
@@ -164,6 +165,7 @@ def test_make(tmp_path: Path) -> None:
     libraries = f"RDMA={' '.join(HEADERS['rnic'])}"
     make: list[str | Path] = ["make", "-s", "-C", folder, "CFLAGS=-Werror -O0", libraries]
     done = subprocess.run(make, capture_output=True, text=True, check=False)
+    needs_what_it_was_linked_with(done.stderr)
     assert (done.returncode, done.stderr) == (0, "")
     programs = {file.stem for file in folder.glob("*.c") if file.name not in SHARED}
     assert {file.name for file in folder.iterdir() if os.access(file, os.X_OK)} == programs

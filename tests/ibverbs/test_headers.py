@@ -18,6 +18,7 @@ import pytest
 
 import rnic
 from ibverbs.declared import Declared, Member, declared, run, version_of_the_system
+from packages import lacking, need_package
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -73,20 +74,20 @@ NAMES = [("c", "constants"), ("c++", "constants"), ("c", "functions"), ("c", "ma
 COMPARED = [*((language, kind) for language in LANGUAGES for kind in ("sizes", "members")), *NAMES]
 Both = Callable[[str], tuple[Declared, Declared]]
 
-pytestmark = pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed: apt-get install gcc")
+pytestmark = pytest.mark.skipif(not shutil.which("gcc"), reason=lacking("gcc"))
 
 
 def need_system() -> None:
     version = version_of_the_system()
     if not version:
-        pytest.skip(f"rdma-core's headers are not installed: apt-get install {' '.join(PACKAGES)}")
+        need_package(*PACKAGES)
     if version < VERSION:
         pytest.skip(f"rdma-core {version} is installed, the headers are those of {VERSION}")
 
 
 def need_cxx(language: str) -> None:
     if language.startswith("c++") and not shutil.which("g++"):
-        pytest.skip("g++ is not installed: apt-get install g++")
+        need_package("g++")
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +217,7 @@ def test_each_header_stands_alone(header: str, standard: str) -> None:
 
 def test_the_kernel_header_may_come_first() -> None:
     if not Path("/usr/include/rdma/ib_user_ioctl_verbs.h").exists():
-        pytest.skip("the kernel's headers are not installed: apt-get install linux-libc-dev")
+        need_package("linux-libc-dev")
     for order in (1, -1):
         two = ["#include <rdma/ib_user_ioctl_verbs.h>\n", "#include <infiniband/verbs.h>\n"][::order]
         run(*compiler("c11"), *STRICT, f"-I{INCLUDE}", "-fsyntax-only", "-", text="".join(two))
@@ -271,7 +272,7 @@ def test_programs_link_with_the_system_libraries(program: str, standard: str, tm
         *compiler(standard),
         *(f"-I{INCLUDE}", source, "-o", tmp_path / program, "-lrdmacm", "-libverbs"),
     )
-    assert subprocess.run([tmp_path / program], capture_output=True, timeout=60, check=False).returncode >= 0
+    assert subprocess.run([tmp_path / program], capture_output=True, timeout=300, check=False).returncode >= 0
 
 
 def test_programs_without_a_device_say_so(tmp_path: Path) -> None:
@@ -279,5 +280,5 @@ def test_programs_without_a_device_say_so(tmp_path: Path) -> None:
     need_system()
     source = HERE / "programs/pingpong.c"
     run("gcc", f"-I{INCLUDE}", source, "-o", tmp_path / "pingpong", "-libverbs")
-    done = subprocess.run([tmp_path / "pingpong", "no such device"], timeout=60, check=False)
+    done = subprocess.run([tmp_path / "pingpong", "no such device"], timeout=300, check=False)
     assert done.returncode == 77

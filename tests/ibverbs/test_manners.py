@@ -42,6 +42,12 @@ def test_a_library_that_is_unloaded_with_an_open_device_stays() -> None:
     assert run(sys.executable, "-c", LEFT, LIBRARY).text == ""
 
 
-def test_waits_go_on_after_signals_as_read_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize("explain", ["0", "1"])
+def test_waits_go_on_after_signals_as_read_does(tmp_path: Path, explain: str) -> None:
     program = compiled(tmp_path / "signals", Path(__file__).parent / "programs/signals.c", *OURS, "-pthread")
-    assert run(program, DEVICE).text == ""
+    assert run(program, DEVICE, RNIC_VERBS_DEBUG=explain).text == ""
+
+
+def test_two_threads_read_each_completion_of_an_extended_queue_once(tmp_path: Path) -> None:
+    program = compiled(tmp_path / "pollers", Path(__file__).parent / "programs/pollers.c", *OURS, "-pthread")
+    assert run(program, DEVICE).text == "0 changed, 0 lost or doubled\n"

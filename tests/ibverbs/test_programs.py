@@ -6,7 +6,8 @@ from __future__ import annotations
 import pytest
 
 import rnic
-from ibverbs.programs import DEVICE, both_ends, needs, run
+from ibverbs.programs import DEVICE, both_ends, run
+from packages import need
 
 pytestmark = pytest.mark.own_way
 
@@ -19,13 +20,13 @@ def local(request: pytest.FixtureRequest) -> str:
 
 
 def test_devices_are_listed() -> None:
-    needs("ibv_devices", "ibverbs-utils")
+    need("ibv_devices", "ibverbs-utils")
     text = run("ibv_devices").text
     assert all(device.name in text for device in rnic.get_device_list())
 
 
 def test_a_device_is_described() -> None:
-    needs("ibv_devinfo", "ibverbs-utils")
+    need("ibv_devinfo", "ibverbs-utils")
     text = run("ibv_devinfo", "-v", "-d", DEVICE).text
     assert "PORT_ACTIVE" in text
     assert "::ffff:127.0.0.1, RoCE v2" in text
@@ -53,7 +54,7 @@ PINGPONGS = {
 def test_pingpong(options: str, local: str) -> None:
     kind, *more = options.split()
     program = f"ibv_{kind}_pingpong"
-    needs(program, "ibverbs-utils")
+    need(program, "ibverbs-utils")
     server, client = both_ends(program, "-d", DEVICE, "-g", "0", *more, RNIC_LOCAL=local)
     iterations = "50" if "-n" in more else "1000"
     assert f"{iterations} iters" in client
@@ -63,7 +64,7 @@ def test_pingpong(options: str, local: str) -> None:
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("events", [(), ("-e",)], ids=["polls", "events"])
 def test_xrc_pingpong(events: tuple[str, ...], local: str) -> None:
-    needs("ibv_xsrq_pingpong", "ibverbs-utils")
+    need("ibv_xsrq_pingpong", "ibverbs-utils")
     for text in both_ends("ibv_xsrq_pingpong", "-d", DEVICE, "-g", "0", *events, RNIC_LOCAL=local):
         assert "success" in text
 
@@ -97,6 +98,6 @@ PERFTEST = {
 @pytest.mark.parametrize("command", PERFTEST.values(), ids=PERFTEST)
 def test_perftest(command: str, local: str) -> None:
     program, *options = command.split()
-    needs(program, "perftest")
+    need(program, "perftest")
     _, client = both_ends(program, "-d", DEVICE, "-x", "0", *options, RNIC_LOCAL=local)
     assert "#bytes" in client

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 import rnic
-from ibverbs.programs import both_ends, environment, needs, run
+from ibverbs.programs import both_ends, environment, run
+from packages import need, need_package
 from rnic import testing
 from rnic._nic import nic
 from rnic.cli.main import run as rnic_command
@@ -31,7 +32,7 @@ HERE = Path(__file__).parent / "programs"
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """pingpong and events, built as users do where rdma-core's development files are not installed."""
     if not shutil.which("cc"):
-        pytest.skip("there is no C compiler: apt-get install gcc")
+        need_package("gcc")
     folder = tmp_path_factory.mktemp("programs")
     words = subprocess.check_output([sys.executable, "-m", "rnic", "config", "--cflags", "--libs"], text=True)
     for name in ("pingpong", "events"):
@@ -53,7 +54,7 @@ def alone(*words: object, status: int = 0, **variables: str) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == status, done.stdout
@@ -78,7 +79,7 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[str], str]
 
 
 def test_programs_built_without_rdma_core_run_by_themselves(programs: Path) -> None:
-    assert subprocess.run([programs / "pingpong", "roce_lo"], check=False, timeout=60).returncode == 0
+    assert subprocess.run([programs / "pingpong", "roce_lo"], check=False, timeout=300).returncode == 0
 
 
 def test_words_for_the_compiler_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,7 +121,7 @@ def test_faults_of_the_python_api_come_from_the_environment(monkeypatch: pytest.
 
 
 def test_connections_are_made_by_the_server_whose_packets_are_not_lost() -> None:
-    needs("rping", "rdmacm-utils")
+    need("rping", "rdmacm-utils")
     words = ("stdbuf", "-oL", "rping", "-a", HOST, "-p", "7471", "-d")
     with Program(*words, "-s", options=("--fault", "loss=1")) as server:
         server.listens(7471)
@@ -159,8 +160,8 @@ def test_waiting_for_an_event_fails(programs: Path) -> None:
 
 def test_failures_reach_a_program_under_the_command(programs: Path) -> None:
     text = said(programs / "pingpong", options="--fail create_qp@9=EIO --fail alloc_pd=ENOMEM", status=1)
-    assert text == "ibv_alloc_pd: Cannot allocate memory\n"
-    needs("ibv_rc_pingpong", "ibverbs-utils")
+    assert text.startswith("ibv_alloc_pd: Cannot allocate memory\nrnic: ")
+    need("ibv_rc_pingpong", "ibverbs-utils")
     assert "Couldn't create CQ" in said("ibv_rc_pingpong", options="--fail create_cq=ENOMEM", status=1)
 
 
@@ -177,14 +178,14 @@ def test_failures_at_random_are_the_same_with_the_same_seed(monkeypatch: pytest.
 
 
 def test_a_call_of_librdmacm_fails() -> None:
-    needs("rping", "rdmacm-utils")
+    need("rping", "rdmacm-utils")
     words = ("rping", "-c", "-a", HOST, "-p", "7472", "-C", "1")
     text = said(*words, options="--fail rdma_resolve_addr@1=ENOMEM", status=255)
     assert "rdma_resolve_addr: Cannot allocate memory" in text
 
 
 def test_a_failure_of_one_client_does_not_hinder_the_next() -> None:
-    needs("rdma_client", "rdmacm-utils")
+    need("rdma_client", "rdmacm-utils")
     with Program("rdma_server", "-s", HOST, "-p", "7473") as server:
         server.listens(7473)
         words = ("rdma_client", "-s", HOST, "-p", "7473")
@@ -250,7 +251,7 @@ def test_events_of_the_python_api() -> None:
 
 
 def test_devices_have_the_names_that_a_program_wants() -> None:
-    needs("ibv_devinfo", "ibverbs-utils")
+    need("ibv_devinfo", "ibverbs-utils")
     text = said("ibv_devinfo", options="--name mlx5_0=lo --name mlx5_1=lo --device mlx5_1,mlx5_0")
     names = [line.split()[1] for line in text.splitlines() if line.startswith("hca_id")]
     guids = [line.split()[1] for line in text.splitlines() if "node_guid" in line]
@@ -259,13 +260,13 @@ def test_devices_have_the_names_that_a_program_wants() -> None:
 
 
 def test_two_devices_on_one_interface_reach_each_other() -> None:
-    needs("ibv_rc_pingpong", "ibverbs-utils")
+    need("ibv_rc_pingpong", "ibverbs-utils")
     named = {"RNIC_NAMES": "mlx5_0=lo,mlx5_1=lo"}
     both_ends("ibv_rc_pingpong", "-d", "mlx5_1", "-g", "0", "-n", "10", **named)
 
 
 def test_connections_are_made_on_a_device_with_another_name() -> None:
-    needs("rping", "rdmacm-utils")
+    need("rping", "rdmacm-utils")
     options = ("--name", "mlx5_0=lo", "--name", "mlx5_1=lo")
     with Program("rping", "-s", "-a", HOST, "-p", "7473", "-C", "2", options=options) as server:
         server.listens(7473)
@@ -294,7 +295,7 @@ def test_sysfs_has_a_card_in_a_slot() -> None:
 
 
 def test_the_port_tells_the_rate_that_is_wanted() -> None:
-    needs("ibv_devinfo", "ibverbs-utils")
+    need("ibv_devinfo", "ibverbs-utils")
     text = alone("ibv_devinfo", "-v", "-d", "roce_lo", RNIC_RATE="100g")
     assert "4X (2)" in text
     assert "25.0 Gbps (32)" in text
@@ -309,7 +310,7 @@ def test_limits_are_told_and_kept(tmp_path: Path, programs: Path) -> None:
     assert "ibv_create_qp: Cannot allocate memory" in said(
         programs / "pingpong", "roce_lo", options=f"--limits {file}", status=1
     )
-    needs("ibv_devinfo", "ibverbs-utils")
+    need("ibv_devinfo", "ibverbs-utils")
     text = said("ibv_devinfo", "-v", "-d", "roce_lo", options=f"--limits {file}").split()
     assert (text[text.index("max_qp:") + 1], text[text.index("max_cqe:") + 1]) == ("1", "20")
 
@@ -357,7 +358,7 @@ def test_each_limit_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_generous_defaults_stay_below_the_limits(programs: Path) -> None:
-    """libibverbs gives at least 64 sends, which the device may not have."""
+    """libibverbs gives at least 64 bytes inline, which the device may not have."""
     alone(programs / "pingpong", "roce_lo", RNIC_LIMITS="max_qp_wr=8,max_inline_data=8")
 
 

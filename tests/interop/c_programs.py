@@ -7,8 +7,9 @@ import pytest
 from cm_programs import listens_there
 from link import Link
 
+from packages import need
 from rnic.vm import Job
-from ucma.under import PINGED, Program, call, need, patient
+from ucma.under import PINGED, Program, call, patient
 
 
 def in_guest(link: Link, words: str) -> Job:

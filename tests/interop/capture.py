@@ -47,7 +47,7 @@ class Capture:
                 1.2
             )  # the kernel hands packets over in blocks, and one that is not full after a second
             self._tcpdump.send_signal(signal.SIGINT)
-            self._said += self._tcpdump.communicate(timeout=20)[1]
+            self._said += self._tcpdump.communicate(timeout=60)[1]
             lost = re.search(r"(\d+) packets? dropped by kernel", self._said)
             if not lost or lost[1] != "0":
                 raise RuntimeError(f"the capture is not complete: {self._said}")

@@ -52,7 +52,7 @@ def listens_here(process: subprocess.Popen[str]) -> int:
 def listens_there(link: Link, port: int) -> None:
     """Return when an id in the guest listens on the port."""
     listing = f"rdma resource show cm_id | grep -E 'state LISTEN .*:{port}( |$)'"
-    link.guest.check(f"until {listing}; do sleep 0.1; done", timeout=20)
+    link.guest.check(f"until {listing}; do sleep 0.1; done", timeout=60)
 
 
 def finish(process: subprocess.Popen[str], job: Job, *, judge: bool = True) -> tuple[str, str]:

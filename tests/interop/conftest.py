@@ -73,6 +73,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("family", FAMILIES)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left_open() -> None:
+    """The devices of a link are open for as long as its guest lives."""
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the tests of one guest together, after all others, and of these the tests of one module.

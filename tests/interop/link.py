@@ -156,11 +156,11 @@ class Link:
 
     def guest_listens(self, port: int) -> None:
         """Return when something in the guest listens on the port."""
-        self.guest.check(_listens(port), timeout=20)
+        self.guest.check(_listens(port), timeout=60)
 
     def host_listens(self, port: int) -> None:
         """Return when something on this machine listens on the port."""
-        subprocess.run(["sh", "-c", _listens(port)], check=True, timeout=20)
+        subprocess.run(["sh", "-c", _listens(port)], check=True, timeout=60)
 
     def program_listens(self, process: Program, port: int) -> None:
         """Return when an id of a program of rnic's has bound the port: of iWARP's, when it listens."""

@@ -42,7 +42,7 @@ def rdma(opcode: str, responder: End, offset: int, sg: list[tuple[int, int]], **
     return Send(opcode=opcode, sg=sg, remote_addr=remote.addr + offset, rkey=remote.rkey, **more)
 
 
-def complete(end: End, n: int = 1, timeout: float = 20) -> list[Completion]:
+def complete(end: End, n: int = 1, timeout: float = 60) -> list[Completion]:
     """The next n completions, all of them successful."""
     wcs = end.poll(n, timeout)
     failed = [wc for wc in wcs if wc.status != "SUCCESS"]
@@ -142,7 +142,7 @@ def run_both(
     n: int,
     seed: int,
     fenced: bool = True,
-    timeout: float = 20,
+    timeout: float = 60,
     siw: bool = False,
 ) -> None:
     """Run a program of n <= 100 operations from each end at the same time, and check all that came of it."""

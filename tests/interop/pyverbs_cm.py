@@ -3,8 +3,9 @@
 
     python3 pyverbs_cm.py server|client ADDRESS PORT
 
-The server sends back what it receives and ends the connection; the client compares. It does not end first: a
-SEND of siw, whose last bytes have gone, fails if the peer's end of the stream comes ahead of its completion.
+The server sends back what it receives; the client compares and says that it is done; then the server ends the
+connection. It ends after all completions that are looked at; that of the client's last SEND is not: a SEND
+of siw, whose last bytes have gone, fails if the peer's end of the stream comes ahead of its completion.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ def wait_for_the_end(one: CMID) -> None:
     """The receive that nobody uses comes back."""
     wc = one.get_recv_comp()
     assert wc.status == e.IBV_WC_WR_FLUSH_ERR, wc
+    one.get_send_comp()
 
 
 def serve(address: str, port: str) -> None:
@@ -53,7 +55,9 @@ def serve(address: str, port: str) -> None:
     one.post_recv(mr)
     one.accept()
     receive(one)
+    one.post_recv(mr)
     send(one, mr)
+    receive(one)
     one.disconnect()
 
 
@@ -67,6 +71,7 @@ def ask(address: str, port: str) -> None:
     send(one, goes)
     receive(one)
     assert comes.read(SIZE, 0) == DATA
+    one.post_send(goes)
     wait_for_the_end(one)
     one.disconnect()
     print("the same bytes came back")

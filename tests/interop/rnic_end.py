@@ -126,7 +126,7 @@ class RnicEnd:
         )
         return mw.rkey
 
-    def poll(self, n: int, timeout: float = 20) -> list[Completion]:
+    def poll(self, n: int, timeout: float = 60) -> list[Completion]:
         found: list[Completion] = []
         end = time.monotonic() + timeout
         while len(found) < n and time.monotonic() < end:

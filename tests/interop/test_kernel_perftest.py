@@ -41,7 +41,7 @@ def serve(link: Link, family: str, verb: str, size: int, path_mtu: int) -> End:
         end.store(0, bytes(PAGE))
     with socket.create_server((link.guest.host_ip, 0)) as listener:
         job = perftest(link, family, verb, size, path_mtu, listener.getsockname()[1], link.guest.host_ip)
-        listener.settimeout(20)
+        listener.settimeout(60)
         sock, _ = listener.accept()
     with sock:
         run_server(Peer(sock, end, verb=verb, server=True, path_mtu=path_mtu), size=size, n=count(size))

@@ -7,7 +7,8 @@ import pytest
 from c_programs import connected, good, in_guest
 from link import Link, Wire, path_mtus
 
-from ucma.under import Program, need, needs_libraries
+from packages import need
+from ucma.under import Program, needs_libraries
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("wire"), needs_libraries]
 

@@ -70,7 +70,7 @@ def test_mckey(link: Link, role: str, load: str) -> None:
     common = f"-m 239.77.3.4 {load}"
     if role == "sender":
         job = original(link, f"mckey {common} -b {there}")
-        job.expect("joined dgid", timeout=20)
+        job.expect("joined dgid", timeout=60)
         with rnic("mckey", *common.split(), "-b", here, "-s", "--pause", 0.5) as process:
             ours, theirs = finish(process, job)
     else:
@@ -87,7 +87,7 @@ def test_the_multicast_example(link: Link, role: str) -> None:
     here, there = link.host_ip["ipv4"], link.guest_ip["ipv4"]
     if role == "sender":
         job = original(link, f"mckey -m 239.77.3.5 -b {there}")
-        job.expect("joined dgid", timeout=20)
+        job.expect("joined dgid", timeout=60)
         with python(EXAMPLE, "-m", "239.77.3.5", "-b", here, "-s", "--pause", 0.5) as process:
             ours, theirs = finish(process, job)
     else:

@@ -370,7 +370,7 @@ def test_what_should_be_a_number_and_is_none_is_wrong() -> None:
 
 def test_a_warning_that_the_log_has_lost_is_trouble(tmp_path: Path) -> None:
     folder = Folder(written(tmp_path, Kbuild="obj-m += mine.o\n"))
-    tried = Round(Built(folder, "mine", PASSED), "", cast(Any, Says("[    1.0] mine: text 7\n")), 1)
+    tried = Round(Built(folder, "mine", PASSED), "", cast(Any, Says("[    1.0] mine: text 7\n")), 1, str)
     tried.steps = {Step.LOAD: lambda: None}
     assert "it has warned or oopsed" in tried.run(()).failures[Step.LOAD].detail
 
@@ -406,7 +406,7 @@ machine = SimpleNamespace(keeper=os.getpid())
 print(Peer("peer", machine, "rxe", {str(tmp_path / "peer.py")!r}).expect("[0-9]+", 60)[0], flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
     limit = time.monotonic() + 60
     while Path("/proc", done.stdout.strip(), "cwd").exists() and time.monotonic() < limit:
         time.sleep(0.01)
@@ -424,7 +424,7 @@ def test_a_machine_that_has_a_modules_file_without_the_module_is_not_used_again(
     )
     box = Says("")
     box.machine = machine
-    tried = Round(Built(folder, "client", PASSED), "", cast(Any, box), 1)
+    tried = Round(Built(folder, "client", PASSED), "", cast(Any, box), 1, str)
     tried.steps = {Step.LOAD: lambda: None, Step.UNLOAD: tried.unload}
     box.troubles = lambda: 0  # type: ignore[method-assign]
     failures = tried.run({Step.UNLOAD} - {step}).failures
@@ -441,6 +441,6 @@ def test_a_machine_in_which_loading_hangs_is_not_used_again(
     folder = Folder(written(tmp_path, Kbuild="obj-m += mine.o\n"))
     box = Says("")
     box.troubles = lambda: 0  # type: ignore[method-assign]
-    tried = Round(Built(folder, "mine", PASSED), "", cast(Any, box), 1)
+    tried = Round(Built(folder, "mine", PASSED), "", cast(Any, box), 1, str)
     assert tried.run(()).failures[Step.LOAD].detail == "not finished after 60 s"
     assert tried.is_spoilt

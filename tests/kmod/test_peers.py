@@ -15,9 +15,10 @@ import pytest
 
 from rnic import SGE
 from rnic.rdmacm import ConnParam, EventChannel, EventType, create_id
+from waiting import until
 
 COURSE = Path(__file__).resolve().parents[2] / "examples/kernel"
-PATIENCE = 60.0  # seconds that nothing takes
+PATIENCE = 180.0  # seconds that nothing takes
 DEVICES = ["roce_lo", "iwarp_lo"]
 
 
@@ -206,13 +207,19 @@ def test_a_client_of_another_service_is_refused_and_told_what_there_is() -> None
         assert line(server).endswith("refused: service 1 is not 2")
 
 
-def test_nothing_is_left_of_a_client_that_has_gone() -> None:
-    open_files = []
+def test_nothing_is_left_of_clients_that_have_gone() -> None:
+    """Something of the last client may stay open until another comes; the earlier ones leave nothing."""
+    clients, kept = 12, 6
+
+    def files() -> int:
+        return len([*Path(f"/proc/{server.pid}/fd").iterdir()])
+
     with peer("peer_listener.py", "--port", 0, "--device", "roce_lo") as server:
         words = ("127.0.0.1", "--port", line(server).split()[3], "--device", "roce_lo", "--count", 1)
-        for _ in range(3):
+        first = 0
+        for _ in range(clients):
             with peer("peer_client.py", *words) as client:
                 client.communicate(timeout=PATIENCE)
             assert line(server).endswith("1 texts answered, 0 messages wrong")
-            open_files.append(len([*Path(f"/proc/{server.pid}/fd").iterdir()]))
-    assert open_files[1] == open_files[2]
+            first = first or files()
+        until(lambda: files() <= first + kept, "what the clients had is closed")

@@ -3,12 +3,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
+
+import pytest
 
 from rdmacm.ends import IWARP
-from rnic.cli.lab3 import cases
+from rnic.cli.lab3 import cases, judge
 from rnic.cli.lab3.cases import Step
 from rnic.cli.lab3.skeleton import solution
+
+T = TypeVar("T")
 
 CASES = {case.name: case for case in cases.CASES}
 WHOLE = tuple(case.name for case in cases.CASES if case.refused is None)
@@ -54,6 +60,16 @@ def but(*replaced: tuple[str, str]) -> str:
         assert text.count(old) == 1, old
         text = text.replace(old, new)
     return text
+
+
+def patiently(run: Callable[[float], T], seconds: float, is_right: Callable[[T], bool]) -> T:
+    """What the grader says; if that is wrong, what it says when it has the time that a busy machine needs."""
+    found = run(seconds)
+    if is_right(found):
+        return found
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(judge, "SETTLE", 20.0)
+        return run(180.0)
 
 
 @dataclass(frozen=True)
@@ -222,7 +238,7 @@ WRONG = {
     "hangs": Wrong(
         but(("    verdict = transfer", "    __import__('time').sleep(600)\n    verdict = transfer")),
         Step.ANNOUNCE,
-        "the sender was still running after 3 s",
+        "the sender was still running after ",
         ("odd",),
         seconds=3,
     ),
@@ -241,7 +257,7 @@ WRONG = {
     "does not end": Wrong(
         but((END, END + "    __import__('time').sleep(600)\n")),
         Step.EXIT,
-        "still running after 3 s",
+        "still running after ",
         ("odd",),
         seconds=3,
     ),

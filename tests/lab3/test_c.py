@@ -13,7 +13,7 @@ import pytest
 
 from cli.commands import Command
 from lab3.c_sender import SKELETON, sender, with_gaps
-from lab3.senders import CASES
+from lab3.senders import CASES, patiently
 from rdmacm.ends import IWARP
 from rnic.cli.lab3.cases import Step
 from rnic.cli.lab3.grade import Report, grade
@@ -42,7 +42,7 @@ WRONG = {
     "DONE_FIRST": Wrong(Step.DONE, "DONE came before the bytes", "1 region"),
     "EARLY_RELEASE": Wrong(Step.WRITE, "ended with exit code 1", LONG),
     "ENDS_WELL": Wrong(Step.STOP, "end with another exit code than 0", "bad verdict"),
-    "HANG": Wrong(Step.DONE, "the sender was still running after 2 s", seconds=2),
+    "HANG": Wrong(Step.DONE, "the sender was still running after ", seconds=2),
     "HOST_ORDER": Wrong(Step.ANNOUNCE, "is it in network byte order?"),
     "NEVER_DISCONNECTS": Wrong(Step.DISCONNECT, "did not end the connection: call rdma_disconnect()"),
     "NO_RECEIVE": Wrong(Step.REGION, "call rdma_post_recv() or ibv_post_recv() before", seconds=3),
@@ -62,8 +62,12 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Future[Report]
 
     def one(name: str) -> Report:
         wrong = WRONG[name]
-        (report,) = grade(sender(folder / name, f"-D{name}"), wrong.seconds, [CASES[wrong.case]])
-        return report
+        program = sender(folder / name, f"-D{name}")
+        return patiently(
+            lambda seconds: next(grade(program, seconds, [CASES[wrong.case]])),
+            wrong.seconds,
+            lambda report: report.failed is wrong.step and wrong.says in report.detail,
+        )
 
     with ThreadPoolExecutor(4) as pool:
         return {name: pool.submit(one, name) for name in TRIED}

@@ -14,7 +14,19 @@ from pathlib import Path
 import pytest
 
 from cli.commands import Command
-from lab3.senders import CASES, CHAIN, DONE_BEHIND_WRITE, END, HOSTILE, POLLS, SMALL_WRITES, WRONG, but
+from lab3.senders import (
+    CASES,
+    CHAIN,
+    DONE_BEHIND_WRITE,
+    END,
+    HOSTILE,
+    POLLS,
+    SMALL_WRITES,
+    WRONG,
+    Wrong,
+    but,
+    patiently,
+)
 from rnic.cli.lab3.cases import Step
 from rnic.cli.lab3.grade import Report, grade
 from rnic.cli.lab3.skeleton import solution
@@ -32,13 +44,24 @@ def reports(path: Path, text: str, seconds: float, *cases: str) -> dict[str, Rep
     return {one.case.name: one for one in grade(script, seconds, [CASES[case] for case in cases])}
 
 
+def is_right(wrong: Wrong, case: str, report: Report) -> bool:
+    if case in wrong.passes:
+        return report.failed is None
+    return report.failed is wrong.step and wrong.says in report.detail
+
+
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory: pytest.TempPathFactory) -> Graded:
     """All wrong senders, several at a time: most of it is waiting."""
 
     def one(name: str, folder: Path) -> dict[str, Report]:
         wrong = WRONG[name]
-        return reports(folder, wrong.text, wrong.seconds, *wrong.cases[-ENOUGH:], *wrong.passes[: ENOUGH - 1])
+        cases = *wrong.cases[-ENOUGH:], *wrong.passes[: ENOUGH - 1]
+        return patiently(
+            lambda seconds: reports(folder, wrong.text, seconds, *cases),
+            wrong.seconds,
+            lambda found: all(is_right(wrong, case, report) for case, report in found.items()),
+        )
 
     with ThreadPoolExecutor(4) as pool:
         return {name: pool.submit(one, name, tmp_path_factory.mktemp("wrong")) for name in TRIED}

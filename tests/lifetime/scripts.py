@@ -8,7 +8,7 @@ import sys
 import textwrap
 from dataclasses import dataclass
 
-SECONDS = 120
+SECONDS = 300
 
 # What every program begins with: one of each, connected to another of each, and something to post.
 PRELUDE = """

@@ -113,6 +113,8 @@ class Shared:
         os.waitpid(pid, 0)
 
     def close(self) -> None:
+        # A region that lost its place is dropped, but not while one of these requests names it.
+        self.send.sg_list = self.recv.sg_list = []
         for thing in (*self.qps, *self.mrs, self.cq, self.pd, self.ctx):
             thing.close()
 

@@ -16,7 +16,7 @@ from rnic.testing import connect, connect_through, loopback, prepare
 
 C = TypeVar("C", Channel, AsyncChannel)
 HOST = "127.0.0.1"
-WAIT = 60.0  # seconds that only a hang takes
+WAIT = 180.0  # seconds that only a hang takes
 
 
 def queue_pair(stack: ExitStack, device: str | None = None, *, depth: int = 64, **options: Any) -> rnic.QP:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from errno import ENOMEM
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,6 +17,7 @@ import pytest
 
 import rnic
 from patterns.ends import WAIT, queue_pair, queue_pairs
+from rnic.errors import PostError
 from rnic.patterns.chain import QueueError
 from rnic.patterns.credits import AsyncChannel, Channel
 from rnic.patterns.credits.flow import HEADER, Kind
@@ -170,6 +172,25 @@ def test_what_was_flushed_behind_a_request_that_failed_is_not_blamed() -> None:
         a._fail(failed(rnic.WCStatus.WR_FLUSH_ERR))  # which was polled first
         reason = failed(rnic.WCStatus.REM_ACCESS_ERR)
         assert a._blame(reason) is reason
+
+
+def test_what_cannot_be_posted_ends_the_channel_and_is_what_has_ended_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise PostError(ENOMEM, "there is no memory", "post_send")
+
+    with channels() as (a, b):
+        with beside(lambda: b.recv(WAIT)):
+            a.send(b"good", WAIT)
+        with monkeypatch.context() as patch:
+            patch.setattr(a._sends, "post", refused)
+            with pytest.raises(PostError):
+                a.send(b"bad", WAIT)
+        for _ in range(2):
+            with pytest.raises(PostError, match="there is no memory"):
+                a.send(b"late", WAIT)
+        assert isinstance(a.error, PostError)
 
 
 def test_a_second_thread_is_refused() -> None:

@@ -17,7 +17,7 @@ from patterns.ends import HOST, WAIT
 from patterns.memories import client, served
 from rnic.endpoint import AbortedError
 from rnic.patterns.onesided import BrokenGroupError, Group, GroupMemory, StoreMemory, WordMemory, Words
-from waiting import until
+from waiting import times_out, until
 
 # ---------------------------------------------------------------------- locks, counters, groups
 
@@ -26,9 +26,8 @@ def test_locks_and_counters() -> None:
     with served(WordMemory, locks=2, counters=2) as (port, memory):
         with client(Words, port) as one, client(Words, port) as two:
             with one.lock(0) as first:
-                late = two.lock(0, timeout=0.05)
-                with two.lock(1), pytest.raises(TimeoutError, match="client 1 holds the lock"), late:
-                    pass
+                with two.lock(1):
+                    times_out(lambda limit: two.lock(0, limit).__enter__(), "client 1 holds the lock")
                 with pytest.raises(ValueError, match="holds the lock already"), one.lock(0):
                     pass
             with two.lock(0, WAIT) as second:
@@ -78,7 +77,7 @@ def test_ctrl_c_at_the_moment_of_the_lock_leaves_it_free(monkeypatch: pytest.Mon
         monkeypatch.setattr(Words, "_run", interrupted)
         with pytest.raises(KeyboardInterrupt), one.lock(0, WAIT):
             pytest.fail("it was interrupted")
-        with two.lock(0, timeout=1.0):
+        with two.lock(0, WAIT):
             pass
 
 
@@ -148,13 +147,19 @@ def test_members_that_differ() -> None:
 
 
 def test_a_member_that_goes_or_is_late() -> None:
+    def late(limit: float) -> None:
+        try:
+            with client(Group, port) as group:
+                try:
+                    group.barrier(limit)
+                finally:
+                    with pytest.raises(BrokenGroupError, match="join anew"):
+                        group.barrier()
+        finally:
+            until(lambda: memory.clients == 0, "it has left")
+
     with served(GroupMemory, members=2) as (port, memory):
-        with client(Group, port) as group:
-            with pytest.raises(TimeoutError, match="1 of 2 members have not come"):
-                group.barrier(timeout=0.05)
-            with pytest.raises(BrokenGroupError, match="join anew"):
-                group.barrier()
-        until(lambda: memory.clients == 0, "it has left")
+        times_out(late, "1 of 2 members have not come")
         with client(Group, port) as group:
             with (
                 client(Group, port),

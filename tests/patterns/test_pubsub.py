@@ -384,8 +384,8 @@ def test_misuse_is_refused() -> None:
         with pytest.raises(ValueError, match="make it with size=11"):
             publisher.publish_many([b"", bytes(11)])
         assert publisher.statistics().published == 0
-        with subscriber._turn, pytest.raises(RuntimeError, match="another thread"):
-            subscriber.get(0)
+        with ThreadPoolExecutor(1) as other, pytest.raises(RuntimeError, match="another thread"):
+            subscriber._turn.run(lambda: other.submit(subscriber.get, 0).result())
         subscriber.close()
         subscriber.close()
         with pytest.raises(ValueError, match="behind close"):

@@ -80,6 +80,11 @@ def served(both: Both, server: Server, **options: Any) -> Iterator[Client]:
         serving.result(WAIT)
 
 
+def in_flight(end: Any) -> int:
+    qp: rnic.QP = end._qp if isinstance(end, Channel) else end._core.qp
+    return qp.statistics().in_flight
+
+
 # ------------------------------------------------------------------------------------ threads
 
 
@@ -228,6 +233,7 @@ def test_calls_that_were_cancelled_behind_a_slow_one_are_not_carried_out(both: B
         assert not others[2].cancel()
         with pytest.raises(CancelledError):
             others[1].result()
+        until(lambda: not in_flight(both[0]), "all has come to the server")
         threading.Timer(0.005, gate.set).start()  # slow: the server looks for what has come meanwhile
         assert [slow.result(), others[0].result(), others[3].result()] == [b"slow", b"0", b"3"]
         assert carried == [b"slow", b"0", b"3"]

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ucma.under import Program, need, needs_libraries
+from packages import need
+from ucma.under import Program, needs_libraries
 
 pytestmark = pytest.mark.own_way
 

@@ -12,7 +12,8 @@ import pytest
 
 from containers import seccomp
 from ibverbs.programs import DEVICE, free_port
-from ucma.under import HOST, SECONDS, need, needs_libraries
+from packages import need
+from ucma.under import HOST, SECONDS, needs_libraries
 
 pytestmark = [needs_libraries, pytest.mark.own_way]
 

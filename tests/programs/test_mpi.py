@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from ibverbs.programs import DEVICE
-from ucma.under import Program, need, needs_libraries
+from packages import need, need_package
+from ucma.under import Program, needs_libraries
 
 pytestmark = [needs_libraries, pytest.mark.own_way]
 
@@ -25,7 +26,7 @@ UCX_ALONE = "--mca pml ucx --mca osc ucx --mca btl ^openib,tcp,vader --mca opal_
 def test_ranks(processes: int, transport: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     need("mpirun", "openmpi-bin")
     if subprocess.run([PYTHON, "-c", "import mpi4py"], capture_output=True, check=False).returncode:
-        pytest.skip("needs Debian's python3-mpi4py")
+        need_package("python3-mpi4py")
     environment = {
         "UCX_TLS": transport,
         "UCX_NET_DEVICES": f"{DEVICE}:1",

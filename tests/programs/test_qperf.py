@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from ibverbs.programs import free_port, listens
-from ucma.under import HOST, Program, need, needs_libraries
+from packages import need
+from ucma.under import HOST, Program, needs_libraries
 from waiting import until
 
 pytestmark = [needs_libraries, pytest.mark.own_way]

@@ -10,8 +10,9 @@ import pytest
 
 import rnic
 from ibverbs.programs import DEVICE
+from packages import need
 from rnic.programs import surroundings, tree
-from ucma.under import Program, need, needs_libraries
+from ucma.under import Program, needs_libraries
 
 pytestmark = needs_libraries
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from ibverbs.programs import DEVICE, free_port
+from packages import need, need_package
 from programs.ends import OTHER, both
-from ucma.under import HOST, Program, call, need, needs_libraries
+from ucma.under import HOST, Program, call, needs_libraries
 
 pytestmark = [needs_libraries, pytest.mark.own_way]
 
@@ -110,7 +111,7 @@ def test_connections_by_rdma_cm(
         "-luct",
     ]
     if not shutil.which("cc") or subprocess.run(compile_it, capture_output=True, check=False).returncode:
-        pytest.skip("needs a C compiler and Debian's libucx-dev, which has ucp_client_server.c")
+        need_package("gcc", "libucx-dev")  # which has ucp_client_server.c
     monkeypatch.setenv("UCX_TLS", "rc_v")
     monkeypatch.setenv("UCX_SOCKADDR_TLS_PRIORITY", "rdmacm")
     words = [program, "-p", port, "-c", kind]

@@ -24,7 +24,7 @@ from rnic.rdmacm.ibcm.manager import IbService
 from rnic.wire import RejReason
 from waiting import until
 
-WAIT = 60.0  # seconds that only a hang takes
+WAIT = 180.0  # seconds that only a hang takes
 # When a message is said again, and when it is given up: after 0.54 s and 8.6 s; 18 and 60 ms; 0.54 and 1.6 s.
 FAST = Timing(response_timeout=17, max_cm_retries=15, packet_life_time=10)
 HASTY = Timing(response_timeout=12, max_cm_retries=2, packet_life_time=8)  # for a peer that never answers

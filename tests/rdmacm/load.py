@@ -18,14 +18,28 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from rdmacm.ends import WAIT, Other, descriptors, other
-from rnic import CQ, MR, PD, SGE, AccessFlags, Faults, QPInitAttr, QPType, RecvWR, SendFlags, SendWR, WROpcode
+from rnic import (
+    CQ,
+    MR,
+    PD,
+    SGE,
+    AccessFlags,
+    Faults,
+    QPInitAttr,
+    QPType,
+    RecvWR,
+    SendFlags,
+    SendWR,
+    VerbsError,
+    WROpcode,
+)
 from rnic.rdmacm import CmId, Event, EventChannel, EventType, Timing, create_id
 from rnic.rdmacm.ibcm.manager import IbService
 from rnic.rdmacm.iwcm.manager import IwService
@@ -173,8 +187,9 @@ class Server:
         if kind is EventType.CONNECT_REQUEST:
             one.context = self.free.pop()
             self.by_slot[one.context] = one
-            self.shared.equip(one, one.context)
-            one.accept()
+            with suppress(VerbsError) if self.loss else nullcontext():  # it may have given up
+                self.shared.equip(one, one.context)
+                one.accept()
         elif kind is EventType.DISCONNECTED or (self.loss and kind in FAILED):
             if kind is EventType.DISCONNECTED:
                 one.disconnect()

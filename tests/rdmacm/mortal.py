@@ -280,6 +280,8 @@ def cable(here_mtu: int = 1500, there_mtu: int = 1500) -> Iterator[Wire]:
             run(*inside, "ip", "link", "set", "rcd1", "mtu", str(there_mtu), "up")
             yield Wire(f"/proc/{keeper.pid}/ns/net")
         finally:
+            # The kernel takes away what is in a namespace only some time after its last process.
+            subprocess.run(["ip", "link", "del", "rcd0"], check=False)
             keeper.kill()
 
 

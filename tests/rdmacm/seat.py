@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-WAIT = 60.0  # seconds that only a hang takes
+WAIT = 180.0  # seconds that only a hang takes
 COMM_EST, QP_FATAL, PATH_MIG = 4, 1, 5  # asynchronous events, as notify() is told of them
 NOBODY = 1  # a port that is never served
 INVALID_SERVICE_ID = 8

@@ -207,10 +207,14 @@ class Stranger:
         return message
 
     def expect(self, kind: type[_M]) -> _M:
-        """The next message of a kind, others are passed over. Until it comes, the last one is said again."""
+        """The next message of a kind, others are passed over. Until it comes, the last one is said again.
+
+        What was said again in an earlier conversation may be refused in this one.
+        """
         for _ in range(self.wire.tries):
             while (message := self.hear()) is not None:
-                if isinstance(message, kind):
+                earlier = isinstance(message, Rej) and 0 < message.remote_comm_id < self.comm_id
+                if isinstance(message, kind) and not earlier:
                     return message
             if self.last:
                 self.wire.send(*self.last)

@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 
 import rnic
+from rdmacm.ends import FAST, expect, resolve
+from rdmacm.test_events import address, needs_root
 from rnic.cli import exchange
 from rnic.cli.lab3 import line
 from rnic.errors import VerbsError
-from rnic.rdmacm import EventChannel, PortSpace, create_id, getaddrinfo
+from rnic.rdmacm import EventChannel, EventType, PortSpace, create_id, getaddrinfo
+from rnic.rdmacm.sockaddr import parse
 
-WAIT = 60  # seconds that no run takes
+WAIT = 180  # seconds that no run takes
 
 
 @pytest.mark.parametrize(
@@ -104,3 +107,56 @@ def test_source_and_target_are_of_one_family(source: str, target: str, bound: bo
         assert caught.value.errno == EINVAL
         assert one.state is before
         assert not channel.has_events
+
+
+@pytest.mark.parametrize(
+    ("host", "to", "called"),
+    [
+        ("127.0.1.1", "127.0.1.1", "127.0.0.1"),  # what Debian's installer gives the host's own name
+        ("127.0.0.1", "127.9.9.9", "127.0.0.1"),
+        ("127.0.0.1", "0.0.0.0", "127.0.0.1"),
+        ("0.0.0.0", "0.0.0.0", "127.0.0.1"),
+        ("::1", "::", "::1"),
+    ],
+)
+@pytest.mark.parametrize("source", [False, True])
+@pytest.mark.parametrize("device", ["roce_lo", "iwarp_lo"])
+@pytest.mark.own_way
+def test_all_of_127_and_no_address_at_all_are_this_host(
+    host: str, to: str, called: str, source: bool, device: str
+) -> None:
+    with (
+        EventChannel() as theirs,
+        create_id(theirs, timing=FAST, device=device) as listener,
+        EventChannel() as ours,
+        create_id(ours, timing=FAST, device=device) as one,
+    ):
+        listener.bind_addr((host, 0))
+        listener.listen()
+        if source:
+            one.bind_addr((called, 0))
+        resolve(one, (to, listener.get_src_port()))
+        assert one.remote == parse((called, listener.get_src_port()), "test")
+        one.create_qp()
+        one.connect()
+        with expect(theirs, EventType.CONNECT_REQUEST).id as server:
+            assert server.get_local_addr()[0] == called
+            server.create_qp()
+            server.accept()
+            expect(ours, EventType.ESTABLISHED)
+            expect(theirs, EventType.ESTABLISHED)
+
+
+@needs_root
+def test_no_address_at_all_is_the_one_that_the_id_is_bound_to() -> None:
+    with address("10.77.0.1/32"), EventChannel() as channel, create_id(channel) as one:
+        one.bind_addr(("10.77.0.1", 0))
+        one.resolve_addr(None, ("0.0.0.0", 9))
+        assert one.get_peer_addr() == ("10.77.0.1", 9)
+
+
+@needs_root
+def test_an_address_of_127_that_an_interface_has_is_that_address() -> None:
+    with address("127.0.0.2/8"), create_id() as one:
+        one.bind_addr(("127.0.0.2", 0))
+        assert one.get_local_addr()[0] == "127.0.0.2"

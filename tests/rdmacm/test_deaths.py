@@ -12,7 +12,7 @@ from errno import EAGAIN, ECONNREFUSED, ECONNRESET, EMFILE, ENOMEM, ETIMEDOUT
 
 import pytest
 
-from rdmacm.ends import FAST, HASTY, QUICK, Other, ib_of, other, serve
+from rdmacm.ends import FAST, HASTY, QUICK, WAIT, Other, ib_of, other, serve
 from rdmacm.mortal import End, Mortal, Wire, end, mortal
 from rdmacm.ways import (
     called,
@@ -63,7 +63,7 @@ def goes_on(healthy: tuple[Other, int]) -> None:
             one.post_recv(back_mr)
             one.connect()
             one.post_send(out_mr)
-            assert one.get_recv_comp(20).ok
+            assert one.get_recv_comp(WAIT).ok
             assert back == out
         one.disconnect()
 
@@ -230,7 +230,7 @@ def test_a_request_that_nobody_has_seen_is_dropped_with_its_sender(healthy: tupl
         peer.do("ask", me.listen())
         poll = select.poll()
         poll.register(me.channel.fileno(), select.POLLIN)
-        assert poll.poll(20_000)
+        assert poll.poll(WAIT * 1000)
         died = peer.kill()
         until(lambda: not poll.poll(0), "the request goes")
         say("MRA_REQ_SENT, unseen: dropped", died)
@@ -400,12 +400,16 @@ def test_across_a_wire_the_cm_gives_up(
     wire: Wire,
     healthy: tuple[Other, int],
 ) -> None:
-    with mortal(timing, wire.netns) as peer, end(timing) as me:
-        begin(me, peer, wire)
-        died = peer.kill()
-        assert me.expect(kind) == status
-        say(f"wire, {state}, given up after 3 messages: {kind.name}", died)
-        goes_on(healthy)
+    for patience in (timing, FAST):  # on a busy machine it may give up before the peer has died
+        with mortal(patience, wire.netns) as peer, end(patience) as me:
+            begin(me, peer, wire)
+            died = peer.kill()
+            found = me.expect(kind)
+            say(f"wire, {state}, given up after {patience.max_cm_retries + 1} messages: {kind.name}", died)
+            goes_on(healthy)
+        if found == status:
+            break
+    assert found == status
 
 
 @needs_root

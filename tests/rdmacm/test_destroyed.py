@@ -14,7 +14,7 @@ from rnic.rdmacm.ibcm.ports import Ports
 from rnic.rdmacm.sockaddr import parse
 from waiting import until
 
-REPEATING = Timing(response_timeout=14, max_cm_retries=15, packet_life_time=8)  # every 70 ms
+REPEATING = Timing(response_timeout=16, max_cm_retries=15, packet_life_time=8)  # every 270 ms, for 4 s
 
 
 def repeated(client: CmId) -> None:

@@ -24,7 +24,7 @@ from rnic.rdmacm import CmId, ConnParam, EventChannel, EventType
 from rnic.rdmacm.iwcm import sockets, stream
 from rnic.rdmacm.iwcm.connection import IwConnection
 from rnic.rdmacm.iwcm.manager import IwService
-from rnic.rdmacm.iwcm.timers import Timer, Timers
+from rnic.rdmacm.timers import Timer, Timers
 from rnic.verbs.qp import QP, QPAttr
 from rnic.wire import RdmapOpcode, Segment, Tagged
 from waiting import until

@@ -16,9 +16,9 @@ pytestmark = pytest.mark.roce
 SOAK = bool(os.environ.get("RNIC_SOAK"))
 COUNT = 2000 if SOAK else 60
 SLOTS = 1024
-TIMING = Timing(response_timeout=13, max_cm_retries=15, packet_life_time=8)
-NEGOTIATED = 16 * 4.096e-6 * (2**13 + 2 * 2**8)  # seconds: a REQ and 15 repetitions
-BUSY = 5.0  # for a machine that has other things to do
+TIMING = Timing(response_timeout=16, max_cm_retries=15, packet_life_time=8)
+NEGOTIATED = 16 * 4.096e-6 * (2**16 + 2 * 2**8)  # seconds: a REQ and 15 repetitions
+BUSY = 60.0  # for a machine that has other things to do
 
 
 @pytest.mark.parametrize("loss", [0.2, 0.6])

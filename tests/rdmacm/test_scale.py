@@ -12,7 +12,7 @@ import pytest
 from forked import FORKS
 from rdmacm.ends import IWARP, expect, listening, resolve
 from rdmacm.load import HOST, Figures, Held, Shared, alive, cycles
-from rnic.rdmacm import EventChannel, EventType, create_id
+from rnic.rdmacm import EventChannel, EventType, Timing, create_id
 from rnic.rdmacm.registry import registry
 
 SOAK = bool(os.environ.get("RNIC_SOAK"))
@@ -60,7 +60,8 @@ def test_requests_wait_while_the_interpreter_is_busy() -> None:
     with ExitStack() as stack:
         ours, theirs = stack.enter_context(EventChannel()), stack.enter_context(EventChannel())
         listener = stack.enter_context(listening(theirs))
-        ids = [stack.enter_context(create_id(ours)) for _ in range(count)]
+        # A REQ is sent again after five minutes: a slow machine has answered it by then.
+        ids = [stack.enter_context(create_id(ours, timing=Timing(response_timeout=26))) for _ in range(count)]
         for one in ids:
             resolve(one, (HOST, listener.get_src_port()))
         shared = Shared(ids[0], 1)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import rnic.testing.pytest as plugin
+from packages import need
 from ucma.under import needs_libraries
 
 pytest_plugins = ["pytester"]
@@ -66,6 +66,7 @@ PROGRAMS = """
             with pytest.raises(RuntimeError, match="was not started"):
                 program.wait()
         assert rnic_run("sh", "-c", "exit 125").wait() == 125  # the program's own
+        assert rnic_run("sh", "-c", "exit 125", fail="reg_mr=EIO").wait() == 125
 
     def test_limits_of_waits(rnic_run):
         program = rnic_run("sh", "-c", "echo begun; exec sleep 1000", timeout=0.01)
@@ -108,11 +109,38 @@ def test_programs(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) ->
 
 @needs_libraries
 def test_the_page_has_a_test_that_passes(pytester: pytest.Pytester) -> None:
-    if not shutil.which("ibv_rc_pingpong"):
-        pytest.skip("needs ibv_rc_pingpong of Debian's ibverbs-utils")
+    need("ibv_rc_pingpong", "ibverbs-utils")
     page = (Path(__file__).parents[2] / "docs/testing.md").read_text()
     pytester.makepyfile(page.split("```python\n")[1].split("```")[0])
     pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=3)
+
+
+FAILING = """
+    def test_fails(rnic_run):
+        words = ("sh", "-c", "echo last words; kill -SEGV $$")
+        program = rnic_run(*words, fail="reg_mr@2=EIO", fault={"loss": 0.5})
+        assert program.wait() == 0
+
+    def test_passes(rnic_run):
+        assert rnic_run("true", fail="reg_mr=EIO").wait() == 0
+"""
+
+
+@needs_libraries
+def test_a_failure_says_what_became_of_the_programs(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(FAILING)
+    found = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    found.assert_outcomes(passed=1, failed=1)
+    found.stdout.fnmatch_lines(
+        [
+            "*- rnic run -*",
+            "<Program *: exit code 139; its last words: *last words*",
+            "rnic: sh was ended by signal 11 (SIGSEGV)*",
+            "rnic: --fail reg_mr@2=EIO never came true: ibv_reg_mr() was never called",
+            "rnic: --fault loss=0.5 never came true",
+        ]
+    )
+    assert "exit code 0" not in found.stdout.str()
 
 
 def test_plugin_does_not_import_rnic_until_a_fixture_is_used() -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from ibverbs.programs import DEVICE, OURS
-from ucma.under import Program, need, needs_libraries
+from packages import need, need_package
+from ucma.under import Program, needs_libraries
 
 pytestmark = [needs_libraries, pytest.mark.own_way]
 
@@ -25,7 +26,7 @@ BINDGEN = "--allowlist-function ibv_.* --allowlist-type ibv_.* --no-prepend-enum
 def make(*words: str | Path, **more: str) -> None:
     done = subprocess.run(words, env=os.environ | more, capture_output=True, text=True, check=False)
     if "Unable to find libclang" in done.stderr:
-        pytest.skip("needs Debian's libclang-dev")
+        need_package("libclang-dev")
     assert not done.returncode, done.stdout + done.stderr
 
 
@@ -33,7 +34,7 @@ def make(*words: str | Path, **more: str) -> None:
 def flags(request: pytest.FixtureRequest) -> list[str]:
     """What a compiler needs for these headers."""
     if request.param == "rdma-core" and not SYSTEM.exists():
-        pytest.skip("needs Debian's libibverbs-dev")
+        need_package("libibverbs-dev")
     return HEADERS[request.param]
 
 
@@ -90,7 +91,7 @@ def test_layouts_that_rust_computes(bindings: Path, folder: Path) -> None:
 def test_java(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     need("javac", "default-jdk-headless")
     if not JNA.exists():
-        pytest.skip("needs Debian's libjna-java")
+        need_package("libjna-java")
     make("javac", "-cp", JNA, "-d", tmp_path, HERE / "Pair.java")
     for local in ("on", "off"):
         monkeypatch.setenv("RNIC_LOCAL", local)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from ibverbs.programs import DEVICE
-from ucma.under import Program, need, needs_libraries
+from packages import need
+from ucma.under import Program, needs_libraries
 
 pytestmark = [needs_libraries, pytest.mark.own_way]
 

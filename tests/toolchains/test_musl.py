@@ -19,6 +19,7 @@ import pytest
 import heap.test_heap as heap
 from ibverbs.programs import DEVICE, OURS, free_port, listens
 from ibverbs.programs import compiled as for_glibc
+from packages import need_package
 from rnic.programs import elf
 from rnic.programs.surroundings import HEAP, IBVERBS, PRELOAD
 from ucma.under import HOST, Program, needs_libraries
@@ -35,7 +36,8 @@ HERE = Path(__file__).parent
 TARGETS = [f"src/ibverbs/{IBVERBS}", f"src/preload/{PRELOAD}", f"src/heap/{HEAP}"]
 STRICT = ["-O1", "-Wall", "-Werror", "-fno-builtin", "-pthread"]
 BUILD = ["--buildtype=plain", "-Db_lto=false", "-Doptimization=0"]
-OF_MEMORY = [side for side in heap.SIDES if side != "spawns"]  # it starts a shell, which is of glibc here
+# A shell that is started is of glibc here, and musl has no pthread_attr_setstackaddr().
+OF_MEMORY = [side for side in heap.SIDES if side not in ("spawns", "stack by its end")]
 KERNEL = ("linux", "asm", "asm-generic", "rdma")  # of its headers musl has none
 
 
@@ -82,7 +84,7 @@ def link_headers(folder: Path) -> None:
 @pytest.fixture(scope="module")
 def musl(tmp_path_factory: pytest.TempPathFactory) -> Musl:
     if not shutil.which("musl-gcc"):
-        pytest.skip("needs musl-gcc of Debian's musl-tools")
+        need_package("musl-tools")
     made = Musl(tmp_path_factory.mktemp("musl"))
     native, build = made.folder / "native.ini", made.folder / "build"
     link_headers(made.folder / "include")
@@ -148,11 +150,13 @@ def test_last_byte_of_a_write_comes_last(
 def test_check_knows_what_the_loader_of_musl_finds(musl: Musl) -> None:
     link = [OURS[0], f"-L{musl.libraries}", f"-l:{IBVERBS}"]
     program = musl.compiled("order", heap.HERE / "order.c", *link)
-    found = elf.check(program, program, {"LD_LIBRARY_PATH": str(musl.libraries)})
-    assert (found.libraries, found.obstacles) == ({IBVERBS: str(musl.libraries / IBVERBS)}, [])
-    assert elf.check(program, program, {}).libraries == {IBVERBS: ""}
-    assert "musl" in elf.check(program, Path(sys.executable), {}).obstacles[0]
-    assert "musl" in elf.check(Path(sys.executable), program, {}).obstacles[0]
+    library = musl.libraries / IBVERBS
+    for variables in ({"LD_LIBRARY_PATH": str(musl.libraries)}, {"LD_PRELOAD": str(library)}):
+        found = elf.check(program, program, variables, library)
+        assert (found.libraries, found.obstacles) == ({IBVERBS: str(library)}, [])
+    assert elf.check(program, program, {}, library).libraries == {IBVERBS: ""}
+    assert "musl" in elf.check(program, Path(sys.executable), {}, library).obstacles[0]
+    assert "musl" in elf.check(Path(sys.executable), program, {}, library).obstacles[0]
 
 
 def test_a_driver_of_rdma_core_finds_what_it_needs(musl: Musl, folder: Path) -> None:

@@ -128,7 +128,7 @@ class DatagramWorker:
             remote_qkey=qkey,
         )
         end.qp.post_send(wr)
-        return self._wait(end, lambda wc: wc.wr_id == 1 << 32, 20.0)[0].status.name
+        return self._wait(end, lambda wc: wc.wr_id == 1 << 32, 60.0)[0].status.name
 
     def _wait(self, end: Datagrams, wanted: Any, timeout: float) -> list[rnic.WC]:
         """The first completion that is wanted; the others are kept. None in time: an empty list."""
@@ -141,7 +141,7 @@ class DatagramWorker:
             if monotonic() > until and not any(wanted(wc) for wc in end.completions):
                 return []
 
-    def dg_take(self, n: int = 1, name: str = "main", timeout: float = 20.0) -> list[Received]:
+    def dg_take(self, n: int = 1, name: str = "main", timeout: float = 60.0) -> list[Received]:
         """Up to n datagrams, as many as come in time."""
         found: list[Received] = []
         while len(found) < n:
@@ -153,7 +153,7 @@ class DatagramWorker:
 
     def dg_take_status(self, name: str = "main") -> str:
         """How the next receive ended."""
-        (wc,) = self._wait(self.datagrams[name], lambda wc: wc.wr_id < 1 << 32, 20.0)
+        (wc,) = self._wait(self.datagrams[name], lambda wc: wc.wr_id < 1 << 32, 60.0)
         return wc.status.name
 
     def _read(self, end: Datagrams, wc: rnic.WC) -> Received:
@@ -165,7 +165,7 @@ class DatagramWorker:
     def dg_answer(self, payload: bytes, name: str = "main", qkey: int = QKEY) -> str:
         """Wait for a datagram, and send this back to whoever it is from, by its completion alone."""
         end = self.datagrams[name]
-        (wc,) = self._wait(end, lambda wc: wc.wr_id < 1 << 32, 20.0)
+        (wc,) = self._wait(end, lambda wc: wc.wr_id < 1 << 32, 60.0)
         at = wc.wr_id * ROOM
         with end.pd.create_ah_from_wc(wc, end.memory.buf[at : at + 40]) as ah:
             return self._post(end, ah, wc.src_qp, qkey, payload)
@@ -219,7 +219,7 @@ class DatagramWorker:
                     for i, piece in enumerate(pieces)
                 ]
             )
-            self._wait(end, lambda wc: wc.wr_id == 1 << 32, 20.0)
+            self._wait(end, lambda wc: wc.wr_id == 1 << 32, 60.0)
 
     def dg_too_long(self, name: str = "main") -> tuple[str, str]:
         """A message of one byte more than the MTU: its status, and the state that it leaves."""
@@ -231,7 +231,7 @@ class DatagramWorker:
                     1 << 32, send_flags=SendFlags.SIGNALED, sg_list=[piece], ah=ah, remote_qpn=end.qp.qp_num
                 )
             )
-            (wc,) = self._wait(end, lambda wc: wc.wr_id == 1 << 32, 20.0)
+            (wc,) = self._wait(end, lambda wc: wc.wr_id == 1 << 32, 60.0)
             return wc.status.name, end.qp.state.name
 
     def dg_words(self, verb: str, *args: object, name: str = "main") -> str:
@@ -253,7 +253,7 @@ class DatagramWorker:
     def plain_send(self, data: bytes, to: str = "127.0.0.1") -> None:
         self.plain.sendto(data, (to, 4791))
 
-    def plain_take(self, timeout: float = 20.0) -> bytes | None:
+    def plain_take(self, timeout: float = 60.0) -> bytes | None:
         """The next packet, from the BTH to the ICRC; None when none comes."""
         self.plain.settimeout(timeout)
         try:

@@ -134,7 +134,7 @@ class Queue:
             more = self.cq.poll(n - len(found))
             found += more
             if not more:
-                self.channel.get_cq_event(10)
+                self.channel.get_cq_event(60)
                 self.cq.ack_events()
         return found
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import time
 from types import TracebackType
@@ -14,9 +13,10 @@ import pytest
 
 import namespaces
 import rnic
+from packages import need
 from rnic import EventType
 
-PATIENCE = 20.0  # seconds for the kernel to tell, on a machine that has other things to do
+PATIENCE = 180.0  # seconds for the kernel to tell, on a machine that has other things to do
 
 
 def ip(*arguments: str) -> None:
@@ -34,8 +34,7 @@ class Netdevs:
         self.a, self.b = "rnica", "rnicb"
         if os.geteuid() != 0:
             pytest.skip("not root, which making network devices needs")
-        if shutil.which("ip") is None:
-            pytest.skip("no ip command to make network devices: apt-get install iproute2")
+        need("ip", "iproute2")
         self._before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
         try:
             namespaces.unshare()

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import time
 from dataclasses import replace
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from packages import need
 from rnic import GID
 from rnic.capture import read_pcap
 from rnic.wire import DETH, ImmDt, NotRoCEError, Packet
@@ -268,8 +268,7 @@ def test_many_multicast_datagrams_in_one_go_all_arrive(start: Start) -> None:
 @pytest.fixture
 def ethernet(private_namespace: str) -> str:
     """A network device with multicast and IPv6, in a namespace of its own; its address."""
-    if not shutil.which("ip"):
-        pytest.skip("no ip(8) to make a network device with")
+    need("ip", "iproute2")
     enter = ["nsenter", f"--net={private_namespace}", "ip"]
     for words in (
         "link add rnic0 type veth peer name rnic1",

@@ -49,7 +49,7 @@ def open_gsi(node: Node, **more: object) -> int:
     return slot
 
 
-def marks(node: Node, n: int = 1, timeout: float = 20.0) -> list[int]:
+def marks(node: Node, n: int = 1, timeout: float = 60.0) -> list[int]:
     return [int.from_bytes(got.payload[-4:], "big") for got in node.call("dg_take", n, "main", timeout)]
 
 
@@ -251,7 +251,7 @@ def test_a_stopped_listener_delays_nobody_else(start: Start, peer: Node) -> None
     frozen.signal(signal.SIGCONT)
     assert marks(busy) == [9]
     assert peer.call("plain_take", 0.2) is None, "a request that was lost is not refused"
-    assert len(marks(frozen, 32, 0.5)) >= 5
+    assert len(marks(frozen, 5)) == 5
 
 
 @pytest.mark.wire
@@ -266,7 +266,7 @@ def test_users_share_an_address(start: Start, peer: Node, owner_listens: bool) -
     peer.call("plain_send", to_gsi(mad(REQ, 1, 0, SERVICE, mark=1)))
     assert marks(listener) == [1]
     for node, slot in slots.items():
-        for _ in range(5):  # a datagram may be lost on a busy machine: the CM sends again, too
+        for _ in range(15):  # a datagram may be lost on a busy machine: the CM sends again, too
             peer.call("plain_send", to_gsi(mad(DREQ, 1, slot << 22, mark=2)))
             if found := marks(node, timeout=4.0):
                 break

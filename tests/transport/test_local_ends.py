@@ -16,7 +16,7 @@ from rnic import SGE, AccessFlags, QPAttr, QPState, SendFlags, SendWR, WCStatus,
 from rnic.testing import End, Options, complete, prepare
 from transport.node import Node, Setting
 from transport.scene import HASTY, SIZE, perform
-from transport.stranger import Stranger, slot_of
+from transport.stranger import Stranger, is_done, slot_of
 from waiting import until
 
 pytestmark = pytest.mark.own_way
@@ -204,7 +204,7 @@ def test_who_dies_inside_a_copy_keeps_nothing_from_ending(end: End, how: str) ->
         stranger.mark(7)
         timer = threading.Timer(0.2, stranger.close)
         timer.start()
-        ENDINGS[how](end)
+        until(lambda: is_done(lambda: ENDINGS[how](end)), "it ends")
         timer.join()
 
 

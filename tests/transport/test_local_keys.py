@@ -84,8 +84,10 @@ def test_nobody_writes_into_a_region_once_it_is_closed(scene: Scene, soak: bool)
     """By a thread that does nothing else: what was under way has ended, or does not begin."""
     length = 1 << 17
     source = scene.a.register(bytearray(b"a" * length))
-    writes = 0
-    for _ in range(1000 if soak else 60):
+    writes, rounds = 0, 1000 if soak else 60
+    for number in range(100 * rounds):
+        if number >= rounds and writes > 10:
+            break
         target = bytearray(length)
         mr = scene.b.register(target)
         writer = Writer(scene.a, source, mr)

@@ -119,6 +119,6 @@ with End() as end:
 print("fine")
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False
     )
     assert (done.stdout, done.returncode) == ("fine\n", 0), done.stderr

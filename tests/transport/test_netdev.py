@@ -87,6 +87,24 @@ def test_the_active_mtu_follows_the_netdevs(devs: Netdevs, device: str) -> None:
 
 
 @pytest.mark.roce
+def test_a_path_mtu_beyond_the_active_one_is_taken_and_found_on_the_wire(devs: Netdevs) -> None:
+    """As with rdma_rxe, whose loopback has no MTU. A neighbour that nobody is sends no ICMP, and no ACK."""
+    big = Options(path_mtu=MTU.MTU_4096, timeout=8, retry_cnt=1)
+    with End(f"roce_{devs.a}") as a, End(ctx=a.ctx) as b:
+        assert a.ctx.query_port().active_mtu is MTU.MTU_1024
+        connect(a.qp, b.qp, big)
+        exchange(a, b, bytes(range(256)) * 40)
+    ip("neigh", "add", TWO, "lladdr", "02:00:00:00:00:09", "dev", devs.a)
+    for length in (4096, 20_000):  # one packet, and several that leave together
+        with End(f"roce_{devs.a}") as a:
+            complete(a.qp, prepare(a.qp, big), Address(GID(f"::ffff:{TWO}"), 77, 0, MTU.MTU_4096), big)
+            sge = SGE(a.memory(length))
+            a.qp.post_send(SendWR(1, send_flags=SendFlags.SIGNALED, sg_list=[sge]))
+            assert a.wait()[0].status is WCStatus.RETRY_EXC_ERR
+            assert a.ctx.counters().tx_too_long > 0
+
+
+@pytest.mark.roce
 def test_a_netdev_whose_mtu_is_too_small_has_a_port_that_is_down(devs: Netdevs) -> None:
     """And harms nobody else: a listener at all addresses is there at the others."""
     devs.address(devs.a, ONE)
@@ -287,6 +305,16 @@ def test_a_new_address_carries_traffic(devs: Netdevs) -> None:
                 connect(qp_a, qp_b, Options(address=address))
                 exchange(a, b, bytes(range(256)) * 40)
                 a.qp, b.qp = kept
+
+
+def test_a_device_opens_while_the_duplicate_check_of_its_only_address_runs(devs: Netdevs) -> None:
+    """Programs that open all devices of the list end otherwise, as Ceph's do."""
+    ip("addr", "add", "fd00:99::1/64", "dev", devs.b)
+    with End(f"roce_{devs.b}") as a, End(f"roce_{devs.b}") as b:
+        for end in (a, b):
+            until(lambda end=end: gids(end.ctx) == {"fd00:99::1": 0}, "its check is over")  # type: ignore[misc]
+        connect(a.qp, b.qp, Options(address="fd00:99::1"))
+        exchange(a, b, bytes(range(256)) * 40)
 
 
 @pytest.mark.wire

@@ -24,7 +24,7 @@ def stranger() -> Iterator[socket.socket]:
     """A plain socket where a peer would be, that sees the type of service of what comes."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.setsockopt(socket.IPPROTO_IP, IP_RECVTOS, 1)
-        sock.settimeout(20)
+        sock.settimeout(60)
         sock.bind(("127.0.0.77", 4791))
         yield sock
 

@@ -238,7 +238,7 @@ def test_a_raw_packet_queue_pair_needs_its_port_and_nothing_else(frames: Frames)
             qp.modify(QPAttr(qp_state=QPState.INIT, port_num=1, qkey=1))
         to_rts(qp)
         qp.modify(QPAttr(qp_state=QPState.SQD, en_sqd_async_notify=True))
-        assert frames.ctx.get_async_event(5).event_type is rnic.EventType.SQ_DRAINED
+        assert frames.ctx.get_async_event(60).event_type is rnic.EventType.SQ_DRAINED
         qp.modify(QPAttr(qp_state=QPState.RTS))
         qp.modify(QPAttr(qp_state=QPState.ERR))
         qp.post_recv(RecvWR(9, [SGE(a.mr, 0, SLOT)]))

@@ -147,7 +147,7 @@ def test_the_kernel_is_a_peer(ends: Ends) -> None:
     assert wc.wc_flags == WCFlags.IP_CSUM_OK  # though it left its checksum to the hardware
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.bind(("10.98.0.1", 701))
-        sock.settimeout(10)
+        sock.settimeout(60)
         theirs = state_of("raw0")[2]
         frame = ip(b"to the kernel", STRANGER, "10.98.0.1", UDP, 800, 701, csum=False)
         b.send(bytes.fromhex(theirs.replace(":", "")) + frame[6:], SendFlags.IP_CSUM)

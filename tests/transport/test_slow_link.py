@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 
 import namespaces
 import rnic
+from packages import lacking
 from rnic import SGE, QPCap, QPInitAttr, QPType, SendFlags, SendWR, WCStatus, WROpcode
 from rnic.testing import ALL_ACCESS, Options, connect
 from transport.netdev import Netdevs, ip
@@ -27,7 +29,7 @@ QPS, DEPTH = 64, 2
 BYTES = 1 << 16  # of a request: 16 packets
 PATIENT = Options(timeout=24)  # 69 s, so that no machine is too slow for a test without a loss
 ADDRESSES = "10.83.0.1/24", "10.83.0.2/24"
-pytestmark = pytest.mark.skipif(shutil.which("tc") is None, reason="no tc command: apt-get install iproute2")
+pytestmark = pytest.mark.skipif(shutil.which("tc") is None, reason=lacking("iproute2"))
 
 
 @dataclass
@@ -81,6 +83,13 @@ class SlowLink(Netdevs):
         command = ["tc", "-s", "-j", "qdisc", "show", "dev", (self.a, self.b)[end]]
         shown = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         return int(shown[0]["drops"])
+
+    def overflowed(self, end: int) -> bool:
+        """Whether packets came while no processor was free to take them in."""
+        namespaces.enter(self.namespaces[end])
+        lines = Path("/proc/thread-self/net/snmp").read_text().splitlines()
+        names, values = (line.split() for line in lines if line.startswith("Udp:"))
+        return dict(zip(names, values, strict=True))["RcvbufErrors"] != "0"
 
     def open(self, end: int, qp_type: QPType, stack: ExitStack) -> Side:
         namespaces.enter(self.namespaces[end])
@@ -156,8 +165,9 @@ def test_many_queue_pairs_share_a_slow_link_without_a_loss(
         begun = monotonic()
         move(a, b, opcode, rounds)
         took = monotonic() - begun
+        lost = any(link.overflowed(end) for end in (0, 1))  # and was asked for again
         for side in (a, b):
-            assert side.counted(*QUIET) == QUIET
+            assert lost or side.counted(*QUIET) == QUIET
         sender = a if opcode is WROpcode.RDMA_WRITE else b
         assert sender.ctx.counters().tx_waits > 0, "the link was slower than its sender"
         assert [link.dropped(end) for end in (0, 1)] == [0, 0]

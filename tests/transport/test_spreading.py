@@ -14,6 +14,7 @@ from rnic import (
     SGE,
     EventType,
     FlowAttr,
+    QPCap,
     QPInitAttr,
     QPType,
     RecvWR,
@@ -181,7 +182,7 @@ def test_a_receive_that_is_too_small_stops_its_work_queue_alone(spread: Spread) 
     spread.sender.send(ethernet(b"longer than that"))
     found = [(wc.status, wc.wr_id, wc.qp_num) for wc in spread.cq.poll(9)]
     assert found == [(WCStatus.LOC_LEN_ERR, 0, wq.wq_num), (WCStatus.WR_FLUSH_ERR, 1, wq.wq_num)]
-    event = spread.ctx.get_async_event(5)
+    event = spread.ctx.get_async_event(60)
     assert (event.event_type, event.element) == (EventType.WQ_FATAL, wq)
     assert wq.state is WQState.ERR
     assert spread.qp.state is rnic.QPState.RTS
@@ -193,7 +194,7 @@ def test_a_full_completion_queue_stops_the_work_queue(spread: Spread) -> None:
         wq.modify(WQAttr(wq_state=WQState.RDY))
         wq.post_recv([RecvWR(0), RecvWR(1)])
         wq.modify(WQAttr(wq_state=WQState.ERR))
-        assert spread.ctx.get_async_event(5).event_type is EventType.CQ_ERR
+        assert spread.ctx.get_async_event(60).event_type is EventType.CQ_ERR
 
 
 @pytest.mark.parametrize(
@@ -249,6 +250,7 @@ def test_what_else_a_work_queue_refuses(spread: Spread) -> None:
 
 
 SPREADS: list[tuple[dict[str, Any], int, str]] = [
+    ({"cap": QPCap(max_send_wr=1 << 20)}, errno.EINVAL, "cap.max_send_wr is 1048576"),
     ({"qp_type": QPType.UD}, errno.EOPNOTSUPP, "only RAW_PACKET"),
     ({"rx_hash_conf": None}, errno.EOPNOTSUPP, "rx_hash_function is 0"),
     ({"rx_hash_conf": RxHashConf(KEY[:39], TCP4)}, errno.EINVAL, "the hash key has 39 bytes; it needs 40"),

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,17 @@ from rnic import SGE, AccessFlags, QPAttr, QPState, QPType, SendWR, WCStatus, WR
 from rnic.testing import End, Pair
 from transport.node import Node, Setting
 from transport.scene import NOBODY, perform, send
-from transport.stranger import COUNT, PARTY, Stranger, connect_to, message, party, qp_num_in, slot_of
+from transport.stranger import (
+    COUNT,
+    PARTY,
+    Stranger,
+    connect_to,
+    is_done,
+    message,
+    party,
+    qp_num_in,
+    slot_of,
+)
 from waiting import until
 
 pytestmark = pytest.mark.own_way
@@ -119,7 +130,7 @@ def test_who_dies_inside_a_copy_is_not_waited_for_any_longer(end: End) -> None:
         stranger.mark(7)
         timer = threading.Timer(0.2, stranger.close)
         timer.start()
-        mr.close()  # EBUSY if it waited to the end
+        until(lambda: is_done(mr.close), "the region is closed")
         timer.join()
 
 
@@ -129,14 +140,17 @@ def test_nobody_else_waits_for_a_copy(end: End) -> None:
         source, target = pair.a.memory(64), pair.b.memory(64)
         mr = end.pd.alloc_mr(4096, rnic.testing.ALL_ACCESS)
         stranger.mark(7)
-        thread = threading.Thread(target=lambda: suppress_busy(mr.close))
-        thread.start()
-        done = 0
-        while thread.is_alive():
-            assert perform(pair.a, WROpcode.RDMA_WRITE, [SGE(source)], target).ok
-            done += 1
-        thread.join()
-        assert done > 3  # the first alone may have been under way before
+
+        def done() -> int:
+            thread = threading.Thread(target=lambda: suppress_busy(mr.close))
+            thread.start()
+            writes = 0
+            while thread.is_alive():
+                assert perform(pair.a, WROpcode.RDMA_WRITE, [SGE(source)], target).ok
+                writes += 1
+            return writes
+
+        until(lambda: done() > 3, "others go on")  # the first alone may have been under way before
         stranger.mark(8)
         mr.close()
 
@@ -176,7 +190,8 @@ def test_reregistration_waits_too(end: End) -> None:
         with pytest.raises(rnic.VerbsError, match="stopped"):
             mr.rereg(rnic.ReregMRFlags.CHANGE_ACCESS, access=AccessFlags.LOCAL_WRITE)
         threading.Timer(0.2, stranger.mark, [8]).start()
-        mr.rereg(rnic.ReregMRFlags.CHANGE_ACCESS, access=AccessFlags.LOCAL_WRITE)
+        again = partial(mr.rereg, rnic.ReregMRFlags.CHANGE_ACCESS, access=AccessFlags.LOCAL_WRITE)
+        until(lambda: is_done(again), "the region is registered anew")
         mr.close()
 
 
@@ -284,6 +299,23 @@ def test_other_users_have_64_lanes(end: End) -> None:
         assert welcome == [True] * 64 + [False] * 6
         with stranger_of(end) as stranger:
             assert stranger.welcome
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_other_users_are_let_in_500_times_a_second(end: End) -> None:
+    """A connection costs them little and the owner more; what is too much stays in the kernel's queue."""
+    queued = 1024
+    with Node(Setting(uid=NOBODY)) as node:
+        calls, seconds = node.call("knock", slot_of(end.qp.qp_num), 20000)
+    assert queued < calls <= queued + 128 + 500 * seconds + 64  # and those of one more look
+
+    def called() -> Stranger | None:
+        with suppress(BlockingIOError):
+            return stranger_of(end)
+        return None
+
+    with until(called, "the queue is shorter") as stranger:
+        assert stranger.welcome
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

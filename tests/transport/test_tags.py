@@ -96,7 +96,7 @@ class Receiver:
         return wr
 
 
-def wait(cq: rnic.CQ, n: int = 1, seconds: float = 20.0) -> list[rnic.WC]:
+def wait(cq: rnic.CQ, n: int = 1, seconds: float = 60.0) -> list[rnic.WC]:
     found = cq.poll(n)
     deadline = monotonic() + seconds
     while len(found) < n and monotonic() < deadline:

@@ -52,7 +52,7 @@ def test_a_message_by_verbs_alone_from_open_to_close() -> None:
     a.post_send(SendWR(2, WROpcode.SEND, sg_list=[SGE(source)]))
     done: list[rnic.WC] = []
     while len(done) < 2:
-        assert channel.get_cq_event(20) is cq
+        assert channel.get_cq_event(60) is cq
         cq.ack_events()
         cq.req_notify()
         done += cq.poll(16)

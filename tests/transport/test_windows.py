@@ -169,7 +169,7 @@ def test_what_a_window_does_not_grant_is_refused(
     before = bytes(scene.region.buf)
     wc = scene.ask(opcode, scene.region.addr + AT + offset, mw.rkey, nbytes)
     assert wc.status is WCStatus.REM_ACCESS_ERR
-    assert scene.b.ctx.get_async_event(20).event_type is EventType.QP_ACCESS_ERR
+    assert scene.b.ctx.get_async_event(60).event_type is EventType.QP_ACCESS_ERR
     assert bytes(scene.region.buf) == before
 
 
@@ -273,7 +273,7 @@ def test_a_peer_that_may_not_invalidate_is_refused(scene: Scene, whose: str) -> 
     sent, received = scene.send_inv(keys[whose])
     assert sent.status is WCStatus.REM_ACCESS_ERR
     assert received.status is WCStatus.REM_INV_REQ_ERR
-    assert scene.b.ctx.get_async_event(20).event_type is EventType.QP_ACCESS_ERR
+    assert scene.b.ctx.get_async_event(60).event_type is EventType.QP_ACCESS_ERR
 
 
 @pytest.mark.roce

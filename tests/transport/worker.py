@@ -26,7 +26,7 @@ from rnic._nic.nic import MR, WC
 from rnic.testing import Address, End, Options, complete, prepare
 from transport.datagrams import DatagramWorker
 from transport.scene import arrive
-from transport.stranger import Stranger
+from transport.stranger import Stranger, knock
 from waiting import until
 
 ROCE_PORT = 4791
@@ -108,6 +108,9 @@ class Worker(DatagramWorker):
         """A lane to the owner of a slot, with a claim to `more` slots: is it welcome?"""
         self.strangers.append(Stranger(to, more=more))
         return self.strangers[-1].welcome
+
+    def knock(self, to: int, times: int) -> tuple[int, float]:
+        return knock(to, times)
 
     def stranger_says_who(self, times: int) -> bool:
         """Whether the device has had enough of it then."""

@@ -16,7 +16,7 @@ from rnic.ucma.layouts import ANSWER, CONN_PARAM, HEADER, ORDER, SOCKADDR_IN, Cm
 ROOM = 4096  # for answers
 HOST = "127.0.0.1"
 QP_NUM, OTHER_QP_NUM = 0x1234, 0x5678
-SECONDS = 60  # that only a server that hangs takes
+SECONDS = 180  # that only a server that hangs takes
 
 
 class Device:
@@ -121,9 +121,9 @@ def listening(device: Device, ps: int = 0x106, uid: int = 7, host: str = HOST) -
 def resolved(device: Device, port: int, ps: int = 0x106, uid: int = 9) -> int:
     """An id that is ready to connect."""
     number = device.create_id(ps, uid)
-    device.good(Cmd.RESOLVE_IP, layouts.RESOLVE_IP, id=number, dst_addr=sockaddr(port), timeout_ms=2000)
+    device.good(Cmd.RESOLVE_IP, layouts.RESOLVE_IP, id=number, dst_addr=sockaddr(port), timeout_ms=60_000)
     assert event_kind(device) == (EventType.ADDR_RESOLVED, number)
-    device.good(Cmd.RESOLVE_ROUTE, layouts.RESOLVE_ROUTE, id=number, timeout_ms=2000)
+    device.good(Cmd.RESOLVE_ROUTE, layouts.RESOLVE_ROUTE, id=number, timeout_ms=60_000)
     assert event_kind(device) == (EventType.ROUTE_RESOLVED, number)
     return number
 

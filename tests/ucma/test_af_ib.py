@@ -11,9 +11,9 @@ import pytest
 from rnic.enums import QPType
 from rnic.rdmacm import EventType
 from rnic.ucma import layouts
-from rnic.ucma.commands import QUERY_ADDR, QUERY_GID
 from rnic.ucma.layouts import CMA_HDR, SOCKADDR_IB, Cmd
 from rnic.ucma.sockaddrs import AF_IB
+from rnic.ucma.structs import QUERY_ADDR, QUERY_GID
 from ucma.client import HOST, Device, param, resolved, sockaddr
 
 TCP, UDP, IB = 0x106, 0x111, 0x13F

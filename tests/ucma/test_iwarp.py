@@ -15,14 +15,15 @@ from pathlib import Path
 
 import pytest
 
+from packages import need
 from rnic.enums import QPState, StreamEnd
 from rnic.programs.surroundings import serve
 from rnic.rdmacm import EventType
 from rnic.ucma import Server, layouts
-from rnic.ucma.commands import QUERY_PATH
 from rnic.ucma.layouts import Cmd
+from rnic.ucma.structs import QUERY_PATH
 from ucma.client import HOST, OTHER_QP_NUM, QP_NUM, Device, event_kind, listening, param, resolved
-from ucma.under import SECONDS, Program, call, need, needs_libraries, patient
+from ucma.under import SECONDS, Program, call, needs_libraries, patient
 from waiting import until
 
 BEGIN, CLOSE, END = 1, 2, 3

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from chaos.left import on_the_machine
-from ucma.under import HOST, Program, call, need, needs_libraries
+from packages import need
+from ucma.under import HOST, Program, call, needs_libraries
 from waiting import until
 
 pytestmark = [pytest.mark.own_way, needs_libraries]

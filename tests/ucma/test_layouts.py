@@ -7,8 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
+from packages import need_package
 from rnic.ucma import layouts
 from rnic.ucma.layouts import Cmd, Layout
 
@@ -80,7 +79,7 @@ def expressions(name: str, layout: Layout) -> list[tuple[str, int]]:
 def test_layouts_are_those_of_the_header(tmp_path: Path) -> None:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None or not HEADER.exists():
-        pytest.skip("needs a C compiler and linux-libc-dev")
+        need_package("gcc", "linux-libc-dev")
     left_out = NEWER if "rdma_ucm_write_cm_event" not in HEADER.read_text() else set()
     wanted = [
         pair for name, layout in STRUCTS.items() if name not in left_out for pair in expressions(name, layout)

@@ -10,8 +10,9 @@ import pytest
 from rnic.enums import MTU, QPState
 from rnic.rdmacm import EventType
 from rnic.ucma import layouts
-from rnic.ucma.commands import LEVEL_IB, OPTION_IB_PATH, QUERY_PATH
+from rnic.ucma.commands import LEVEL_IB, OPTION_IB_PATH
 from rnic.ucma.layouts import PATH_DATA, Cmd
+from rnic.ucma.structs import QUERY_PATH
 from ucma.client import Device, event_kind, listening, param, resolved, sockaddr
 
 UDP = 0x111
@@ -38,7 +39,7 @@ def give(device: Device, number: int, value: bytes) -> int:
 
 def unrouted(device: Device, port: int, ps: int = 0x106) -> int:
     number = device.create_id(ps)
-    device.good(Cmd.RESOLVE_IP, layouts.RESOLVE_IP, id=number, dst_addr=sockaddr(port), timeout_ms=2000)
+    device.good(Cmd.RESOLVE_IP, layouts.RESOLVE_IP, id=number, dst_addr=sockaddr(port), timeout_ms=60_000)
     assert event_kind(device) == (EventType.ADDR_RESOLVED, number)
     return number
 

@@ -17,7 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from packages import need_package
 from rnic.programs.surroundings import SOCKET
+from rnic.testing.pytest import Run
 from rnic.ucma.layouts import ANSWER
 from ucma.under import Program, compiled, needs_libraries
 from waiting import until
@@ -257,7 +259,13 @@ def test_bad_addresses_of_answers() -> None:
 
 UNREAD = """
     import fcntl, termios
+    from pathlib import Path
     os.kill(parent, signal.SIGSTOP)
+    def stands_still():
+        stats = [one.read_text() for one in Path(f"/proc/{parent}/task").glob("*/stat")]
+        return {stat.rpartition(")")[2].split()[0] for stat in stats} == {"T"}
+    while not stands_still():  # else it may read the command yet
+        time.sleep(0.01)
     thread.start()
     while not struct.unpack("i", fcntl.ioctl(fd, termios.TIOCOUTQ, bytes(4)))[0]:
         time.sleep(0.01)
@@ -321,7 +329,7 @@ def test_calls_ahead_of_the_constructor(options: tuple[str, ...], tmp_path: Path
     early = tmp_path / "early.so"
     words = ["cc", "-shared", "-fPIC", *options, "-xc", "-", "-o", early]
     if not shutil.which("cc") or subprocess.run(words, input=EARLY, text=True, check=False).returncode:
-        pytest.skip("needs a C compiler")
+        need_package("gcc")
     with Program("sh", "-c", f"LD_PRELOAD=$LD_PRELOAD:{early} exec ls /sys/class/infiniband") as program:
         assert "roce_lo" in program.good()
 
@@ -392,3 +400,33 @@ def test_descriptors_of_an_answer_that_breaks_off_are_closed(tmp_path: Path, len
     words = (sys.executable, "-c", HEAD + textwrap.dedent(text))
     with Broken(tmp_path, length), Program(*words, within=tmp_path) as program:
         program.good()
+
+
+def test_a_copy_that_another_thread_makes_is_not_forgotten(tmp_path: Path) -> None:
+    sources = Path(__file__).parents[2] / "src"
+    program = compiled("marks", tmp_path, f"-I{sources}", "-D_GNU_SOURCE", "-Wno-unused-function")
+    assert subprocess.run([program], capture_output=True, text=True, check=True).stdout == "it is one\n"
+
+
+FOUND = """\
+glob: /sys/class/infiniband/roce_lo/node_type
+glob: /sys/class/infiniband/roce_lo
+glob: /sys/class/infiniband
+glob: /dev/infiniband/rdma_cm
+glob: /sys/class
+nftw: /sys/class/infiniband/roce_lo
+ftw: /sys/class/infiniband/roce_lo
+freopen: 1: CA
+openat above: 1: CA
+fstatat above: there
+openat: 1: CA
+openat of the device file: it is one
+open in the folder above: 1: CA
+glob: infiniband/roce_lo
+"""
+
+
+def test_all_ways_to_a_file_lead_there(rnic_run: Run, tmp_path: Path) -> None:
+    program = rnic_run(compiled("ways", tmp_path, "-D_GNU_SOURCE"), "roce_lo", device="roce_lo")
+    assert program.wait() == 0
+    assert program.output == FOUND

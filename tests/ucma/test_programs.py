@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from packages import need, need_package
 from rnic.wire import PortSpace
-from ucma.under import HOST, Program, call, compiled, need, needs_libraries, patient
+from ucma.under import HOST, Program, call, compiled, needs_libraries, patient
 from waiting import until
 
 pytestmark = needs_libraries
@@ -119,7 +120,7 @@ def test_perftest_of_datagrams_by_rdma_cm() -> None:
 
 def test_sockets_of_an_ordinary_program(tmp_path: Path) -> None:
     if not RSPRELOAD.exists():
-        pytest.skip(f"needs {RSPRELOAD} of Debian's librdmacm1")
+        need_package("librdmacm1")
     program, port = compiled("sockets", tmp_path), next(_ports)
     shell = ["sh", "-c", f'LD_PRELOAD={RSPRELOAD}:$LD_PRELOAD exec "$0" "$@"']
     with Program(*shell, program, port) as server:

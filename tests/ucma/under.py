@@ -18,11 +18,12 @@ from typing import Self, TypeVar
 import pytest
 
 from forked import Forked
+from packages import need_package
 from rnic.programs.surroundings import IBVERBS, PRELOAD, libraries, variables
 from rnic.wire import PortSpace, service_id
 from waiting import until
 
-SECONDS = 120  # that only a program that hangs takes
+SECONDS = 300  # that only a program that hangs takes
 SOCKETS = Path("/proc/thread-self/net/unix")
 REFUSED = "REJECTED|UNREACHABLE|refused|CM event bl blka 8"  # the last of perftest
 PINGED = "ping data: rdma-ping-"
@@ -39,18 +40,12 @@ needs_libraries = pytest.mark.skipif(
 )
 
 
-def need(program: str, package: str) -> None:
-    """Skip the test if a program is not installed."""
-    if shutil.which(program) is None:
-        pytest.skip(f"needs {program} of Debian's {package}")
-
-
 def compiled(name: str, folder: Path, *libraries: str) -> Path:
     """A program of this folder."""
     program = folder / name
     words: list[str | Path] = ["cc", Path(__file__).with_name(f"{name}.c"), "-o", program, *libraries]
     if not shutil.which("cc") or subprocess.run(words, capture_output=True, check=False).returncode:
-        pytest.skip("needs a C compiler and Debian's librdmacm-dev")
+        need_package("gcc", "librdmacm-dev")
     return program
 
 

@@ -83,6 +83,19 @@ def test_run_has_input_and_the_folder(tmp_path: Path) -> None:
 
 
 @alone
+def test_run_whose_reader_has_seen_enough() -> None:
+    """As a shell has it: `yes | head -1`."""
+    command = subprocess.Popen([*RNIC, "vm", "run", "yes"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert command.stdout is not None
+    assert command.stdout.read(2) == b"y\n"
+    command.stdout.close()
+    assert command.stderr is not None
+    assert command.stderr.read() == b""
+    assert command.wait(PATIENCE) == 128 + signal.SIGPIPE
+    command.stderr.close()
+
+
+@alone
 def test_run_that_is_killed_leaves_no_command(tmp_path: Path) -> None:
     client = subprocess.Popen([*RNIC, "vm", "run", f"echo $$ >{tmp_path}/pid; exec sleep 1000"])
     try:

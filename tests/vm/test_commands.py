@@ -44,6 +44,16 @@ def test_commands_end_as_they_do(machine: Machine, command: str, rc: int, out: s
     assert machine.run(command) == (rc, out)
 
 
+def test_what_cannot_be_taken_ends_the_command_and_not_the_machine(machine: Machine) -> None:
+    def take(_data: bytes) -> None:
+        raise BrokenPipeError("enough")
+
+    job = machine.spawn("while echo more; do :; done", output=take)
+    with pytest.raises(BrokenPipeError, match="enough"):
+        job.wait(PATIENCE)
+    assert machine.run("echo and on") == (0, "and on\n")
+
+
 def test_input_of_any_length_goes_through(machine: Machine) -> None:
     """More than may be under way at once, to a command that begins late."""
     data = os.urandom(3 << 20)

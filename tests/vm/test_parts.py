@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import pytest
 
+from packages import need_package
 from rnic.vm import MachineError, console, copy, extras, host, images, kernel, paths, tools
 from rnic.vm.console import Console, Follower
 from rnic.vm.cpio import Archive
@@ -170,7 +171,7 @@ def test_cpio_reads_the_archive(tmp_path: Path) -> None:
     assert len(file.getvalue()) % 4 == 0
     cpio = shutil.which("cpio") or shutil.which("bsdcpio")
     if cpio is None:
-        pytest.skip("no cpio")
+        need_package("cpio")
     subprocess.run([cpio, "-i", "--quiet"], input=file.getvalue(), cwd=tmp_path, check=True)
     assert (tmp_path / "bin/odd").read_bytes() == b"12345"
     assert (tmp_path / "bin/this").read_bytes() == Path(__file__).read_bytes()
@@ -272,6 +273,25 @@ def test_lists_that_do_not_come_are_asked_for_again(computer: Path) -> None:
     for _ in range(2):
         with pytest.raises(host.CommandError, match=r"^apt-get: Failed to fetch the lists$"):
             extras.fetch(computer, ["nothing"])
+
+
+def test_a_download_that_finds_no_room_ends(computer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """apt-get itself would wait for ever."""
+    (computer / "programs/apt-get").write_text("#!/bin/sh\nexec sleep 1000\n")
+    full = os.statvfs_result((4096, 4096, 512, 0, 0, 9, 9, 9, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _path: full)
+    with pytest.raises(MachineError, match=r"No space left on device; XDG_CACHE_HOME chooses another folder"):
+        extras.fetch(computer, ["nothing"])
+
+
+def test_a_file_system_that_counts_no_blocks_is_not_full(
+    computer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (computer / "programs/apt-get").write_text("#!/bin/sh\nsleep 2\necho 'E: it has begun'\nexit 1\n")
+    unknown = os.statvfs_result((4096, 4096, 0, 0, 0, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _path: unknown)
+    with pytest.raises(host.CommandError, match="it has begun"):
+        extras.fetch(computer, ["nothing"])
 
 
 # ---------------------------------------------------------------- copies

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packages import need_package
 from rnic.capture import PcapError, PcapWriter, Record, parse_pcap, read_pcap, split_record, split_records
 from rnic.capture.dissect import describe, dissect, dissect_file, main
 from rnic.wire import (
@@ -110,7 +111,7 @@ def test_pcapng(order: str) -> None:
 def test_a_pcapng_from_wireshark(tmp_path: Path) -> None:
     editcap = shutil.which("editcap")
     if editcap is None:
-        pytest.skip("not run: no editcap (apt-get install wireshark-common)")
+        need_package("wireshark-common")
     made = tmp_path / "rping.pcapng"
     subprocess.run(
         [editcap, "-F", "pcapng", VECTORS / "rxe-rping.pcap", made], check=True, capture_output=True

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packages import lacking
 from rnic.capture import PcapWriter, Record, read_pcap
 from rnic.capture.dissect import describe, dissect_file
 from rnic.wire import (
@@ -420,9 +421,7 @@ TSHARK: dict[type[CmMessage], dict[str, str]] = {
 }  # fmt: skip
 
 ATTRIBUTE, CM = "infiniband.mad.attributeid", "infiniband.cm."
-needs_tshark = pytest.mark.skipif(
-    shutil.which("tshark") is None, reason="not run: no tshark (apt-get install)"
-)
+needs_tshark = pytest.mark.skipif(shutil.which("tshark") is None, reason=lacking("tshark"))
 
 
 def tshark_rows(path: Path, columns: list[str]) -> list[list[str]]:

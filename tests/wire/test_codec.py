@@ -13,6 +13,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from packages import need_package
 from rnic.wire import (
     AETH,
     BTH,
@@ -328,7 +329,7 @@ class CRow(ctypes.Structure):
 def test_the_c_table_says_the_same(tmp_path: Path) -> None:
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
-        pytest.skip("not run: no C compiler (apt-get install gcc)")
+        need_package("gcc")
     library = tmp_path / "opcode.so"
     source = ROOT / "src/nic/wire/opcode.c"
     subprocess.run(

@@ -48,7 +48,7 @@ int dev_busy_for(uint32_t events, struct rnic_err *err) {
 static int not_acknowledged(uint32_t events, struct rnic_err *err) {
     if (!events)
         return 0;
-    fail(err, -EBUSY, "%u asynchronous events are not acknowledged: ack() them", events);
+    fail(err, -EBUSY, "unacknowledged asynchronous events: %u; ack() them first", events);
     return dev_busy_for(events, err);
 }
 

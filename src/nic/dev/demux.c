@@ -6,6 +6,7 @@
 
 #include "base/address.h"
 #include "dev/dev.h"
+#include "qp/why.h"
 #include "roce/partition.h"
 #include "roce/path.h"
 #include "wire/bth.h"
@@ -108,6 +109,7 @@ static void input(struct dev *dev, struct port *port, const struct udp_datagram 
     if (!qp) {
         dev->nic.counters.value[RNIC_CNT_drop_bad_qpn]++;
         dev->nic.useless += !qpn_rests(&dev->host, bth_dqpn(bth), now);
+        why_drop(&dev->nic, NULL, bth_dqpn(bth), RNIC_CNT_drop_bad_qpn);
         return;
     }
     if (!(in.pkt.row->mask & qp->ib.takes)) { /* C9-13 */
@@ -116,10 +118,12 @@ static void input(struct dev *dev, struct port *port, const struct udp_datagram 
     }
     if (qp->state < RNIC_QPS_RTR) {
         COUNT(qp, drop_bad_state);
+        why_drop(&dev->nic, qp, qp->pub.qp_num, RNIC_CNT_drop_bad_state);
         return;
     }
     if (!same_partition(qp, &in.pkt)) {
         COUNT_USELESS(qp, drop_bad_pkey);
+        why_drop(&dev->nic, qp, qp->pub.qp_num, RNIC_CNT_drop_bad_pkey);
         return;
     }
     if (ud ? !checked && !incoming_icrc(&dev->net, &in, d, n)

@@ -92,6 +92,7 @@ struct dev {
     int adopted;        /* times that this process has imported it; the devices' lock (fork.c) */
 
     struct dev *next; /* in the process' list of open devices */
+    bool forks;       /* the thread that forks has locked it for that; the devices' lock */
 };
 
 static inline struct dev *dev_of(struct rnic_context *ctx) { return (struct dev *)ctx; }
@@ -152,6 +153,10 @@ void demux_datagram(struct dev *dev, struct port *port, const struct udp_datagra
 /* fork.c: the process' devices. arrange: the GID table of one that is opened as those of others of its kind on its netdev. adopt: the one that has this memory file, with one owner more, or NULL.
  * unregister: false: it has other owners, and stays; with a device that is busy, disown is asked first. */
 void fork_register(struct dev *dev);
+const struct dev *
+fork_held(void); /* whose lock this thread has, for a handler of a signal; NULL: none, or it cannot tell */
+/* lost.c: a fault in the memory of a region is told before the process ends */
+void lost_watch(void);
 /* From here on, and until let_in, this thread makes or closes descriptors that no lock of a registered device covers: no
  * fork comes in between, and the thread is not cancelled.  Not while such a lock is held, and not twice.  keep_out is what
  * let_in is told: whether it could be cancelled. */

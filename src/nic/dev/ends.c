@@ -29,13 +29,14 @@ static void hide(const struct ends *ends) {
         return; /* nothing has been shown: cannot be */
 }
 
-/* There is room: who has made the stream has reserved it. */
+/* There is room: a queue pair has a beginning and an end at most, until ends_forget(), and whoever gave it its stream has
+ * reserved these. */
 static void put(void *arg, struct qp *qp, const struct rnic_stream_event *event) {
     struct ends *ends = arg;
     if (event->end != RNIC_STREAM_READY && tcp_tell(&qp->way, event))
         return;
     if (ends->count == ends->room)
-        return;
+        return; /* cannot be */
     *at(ends, ends->count) = *event;
     if (ends->count++ == 0)
         show(ends);

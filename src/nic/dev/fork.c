@@ -4,13 +4,15 @@
  * after the parent's death; and it marks the contexts dead.  It has no engine thread, and touches no lock of a device:
  * they stay as the fork found them, held.
  */
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "dev/dev.h"
 #include "nic_heap.h"
 
-/* The one mutable global: fork knows no arguments. */
+/* The one mutable global: fork knows no arguments.  A handler of a signal may fork, in any thread and at any moment; so signals are
+ * blocked while a thread has the lock. */
 static struct dev *devices;
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -18,55 +20,89 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER; /* of the two: */
 static int keeping_out;                                   /* threads that fork waits for */
 static int forking;      /* threads that wait for them, or fork: nobody keeps out anew */
 static int cancel_state; /* before, of the thread that forks, which is not cancelled while it has the locks */
+static sigset_t signals; /* likewise */
+static _Thread_local int keeps_out; /* this thread does: it may be interrupted, and fork */
 
 static void install(void);
+
+/* All signals but faults: to a program's handlers for these (prepare handlers of a fork may need them) no other time will do. */
+static sigset_t block_signals(void) {
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+    sigset_t all, before;
+    sigfillset(&all);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+        sigdelset(&all, faults[i]);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    return before;
+}
+
+static sigset_t lock_devices(void) {
+    sigset_t before = block_signals();
+    pthread_mutex_lock(&devices_lock);
+    return before;
+}
+
+static void unlock_devices(sigset_t before) {
+    pthread_mutex_unlock(&devices_lock);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
 
 int fork_keep_out(void) {
     int state;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
     pthread_once(&once, install);
-    pthread_mutex_lock(&devices_lock);
+    sigset_t were = lock_devices();
     while (forking)
         pthread_cond_wait(&changed, &devices_lock);
     keeping_out++;
-    pthread_mutex_unlock(&devices_lock);
+    keeps_out++;
+    unlock_devices(were);
     return state;
 }
 
 void fork_let_in(int state) {
-    pthread_mutex_lock(&devices_lock);
+    sigset_t were = lock_devices();
     keeping_out--;
+    keeps_out--;
     pthread_cond_broadcast(&changed);
-    pthread_mutex_unlock(&devices_lock);
+    unlock_devices(were);
     pthread_setcancelstate(state, NULL);
 }
 
 /* Descriptors are copied first and memory later: a thread that made or closed one in between would leave the child with a
  * descriptor that its memory does not know.  So who has a device's lock stands still meanwhile, and who opens or closes a
- * device is done. */
+ * device is done.  A handler of a signal may have interrupted just that in this very thread; then the child may have
+ * such a descriptor. */
 static void before(void) {
     int state;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+    sigset_t were = block_signals();
     if (rnic_heap_before_fork)
         rnic_heap_before_fork();
     pthread_mutex_lock(&devices_lock);
     forking++;
-    while (keeping_out)
+    while (keeping_out > keeps_out)
         pthread_cond_wait(&changed, &devices_lock);
     cancel_state = state;
+    signals = were;
     for (struct dev *dev = devices; dev; dev = dev->next)
-        dev_lock(dev);
+        dev->forks = run_lock_to_fork(&dev->run);
 }
 
 static void in_parent(void) {
-    for (struct dev *dev = devices; dev; dev = dev->next)
-        dev_unlock(dev);
+    for (struct dev *dev = devices; dev; dev = dev->next) {
+        if (dev->forks)
+            dev_unlock(dev);
+        dev->forks = false;
+    }
     forking--;
     int state = cancel_state;
+    sigset_t were = signals;
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&devices_lock);
     if (rnic_heap_after_fork)
         rnic_heap_after_fork();
+    pthread_sigmask(SIG_SETMASK, &were, NULL);
     pthread_setcancelstate(state, NULL);
 }
 
@@ -92,25 +128,38 @@ static void in_child(void) {
         abandon(dev);
     devices = NULL;
     forking = 0;
+    keeping_out = keeps_out; /* this thread's: a handler has interrupted it, and it may go on here */
     pthread_mutex_init(&devices_lock, NULL);
     pthread_cond_init(&changed, NULL);
     lock_forget_all();
+    pthread_sigmask(SIG_SETMASK, &signals, NULL);
     pthread_setcancelstate(cancel_state, NULL);
 }
 
 static void install(void) { pthread_atfork(before, in_parent, in_child); }
 
+const struct dev *fork_held(void) {
+    const struct dev *dev = NULL;
+    if (pthread_mutex_trylock(&devices_lock))
+        return NULL;
+    for (dev = devices; dev && !run_is_held(&dev->run);)
+        dev = dev->next;
+    pthread_mutex_unlock(&devices_lock);
+    return dev;
+}
+
 void fork_register(struct dev *dev) {
-    pthread_mutex_lock(&devices_lock);
+    sigset_t were = lock_devices();
     dev->next = devices;
     devices = dev;
-    pthread_mutex_unlock(&devices_lock);
+    lost_watch();
+    unlock_devices(were);
 }
 
 /* All contexts of a process give an address one index.  But what reserves an entry whose address has gone (ports.c) is each
  * context's own: the next new address may have another index in those where nothing does. */
 void fork_arrange(const struct device_kind *kind, struct netdev *dev) {
-    pthread_mutex_lock(&devices_lock);
+    sigset_t were = lock_devices();
     for (struct dev *one = devices; one; one = one->next) {
         if (one->kind != kind || one->net.netdev.ifindex != dev->ifindex || one->net.netdev.space != dev->space ||
             atomic_load(&one->fatal))
@@ -120,7 +169,7 @@ void fork_arrange(const struct device_kind *kind, struct netdev *dev) {
         pthread_mutex_unlock(&one->net.lock);
         break;
     }
-    pthread_mutex_unlock(&devices_lock);
+    unlock_devices(were);
 }
 
 /* An imported context is the same one, which each of its owners closes. */
@@ -129,27 +178,27 @@ struct dev *fork_adopt(int cmd_fd) {
     struct stat theirs, ours;
     if (fstat(cmd_fd, &theirs))
         return NULL;
-    pthread_mutex_lock(&devices_lock);
+    sigset_t were = lock_devices();
     for (dev = devices; dev; dev = dev->next) {
         if (fstat(dev->store.fd, &ours) == 0 && ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino)
             break;
     }
     if (dev)
         dev->adopted++;
-    pthread_mutex_unlock(&devices_lock);
+    unlock_devices(were);
     return dev;
 }
 
 bool fork_disown(struct dev *dev) {
-    pthread_mutex_lock(&devices_lock);
+    sigset_t were = lock_devices();
     bool others = dev->adopted > 0;
     dev->adopted -= others;
-    pthread_mutex_unlock(&devices_lock);
+    unlock_devices(were);
     return others;
 }
 
 bool fork_unregister(struct dev *dev) {
-    pthread_mutex_lock(&devices_lock);
+    sigset_t were = lock_devices();
     bool others = dev->adopted > 0;
     dev->adopted -= others;
     for (struct dev **at = &devices; !others && *at; at = &(*at)->next) {
@@ -158,6 +207,6 @@ bool fork_unregister(struct dev *dev) {
             break;
         }
     }
-    pthread_mutex_unlock(&devices_lock);
+    unlock_devices(were);
     return !others;
 }

@@ -63,12 +63,13 @@ bool forward_receive(struct host *host, const struct slot *slot, uint64_t now) {
     int n = 0;
     while (n < FORWARDED_AT_ONCE && take_forwarded(host, slot, now) >= 0)
         n++;
+    host->run->more |= n == FORWARDED_AT_ONCE;
     return n > 0;
 }
 
 /* What cannot be taken in would wake the engine for ever. */
-void forward_watchers(struct host *host, struct slot *of) {
-    if (!lifeline_accept(&of->life))
+void forward_watchers(struct host *host, struct slot *of, uint64_t now) {
+    if (!lifeline_accept(&of->life, now))
         engine_unwatch(host->run, of->life.fd);
 }
 
@@ -90,9 +91,8 @@ static bool receive(void *owner, uint64_t now, bool all) {
 
 static bool receive_rare(void *owner, uint64_t now) {
     struct host *host = owner;
-    (void)now;
     for (int i = 0; i < host->nslots; i++)
-        forward_watchers(host, &host->slots[i]);
+        forward_watchers(host, &host->slots[i], now);
     return false;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/fail.h"
 #include "host/host.h"
+#include "names/user.h"
 
 void host_init(struct host *host, struct net *net) {
     host->nic = net->nic;
@@ -26,6 +27,7 @@ static int add_slot(struct host *host, struct rnic_err *err) {
 int host_open(struct host *host, bool local, struct rnic_err *err) {
     host->local = local;
     host->nic->local_way = local ? lanes_link_to : NULL;
+    host->nic->is_open = local ? user_may_look : NULL;
     host->nic->have_left = local ? lanes_have_left : NULL;
     host->nic->local_arg = host;
     host->buffer = malloc(HOST_BUFFER);

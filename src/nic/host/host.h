@@ -24,6 +24,7 @@
 #ifndef RNIC_HOST_HOST_H
 #define RNIC_HOST_HOST_H
 
+#include "base/allowance.h"
 #include "link/lane/lane.h"
 #include "names/listen.h"
 #include "net/net.h"
@@ -34,15 +35,16 @@
 #define FLOOD_SOURCES 64
 
 /* What nobody was found to have, see strays.c. */
-struct stray_name { /* of a listener: at the port's address, or at all of its family */
+enum listen_scope { LISTEN_ADDRESS, LISTEN_NETDEV, LISTEN_HOST }; /* at one address, or all of the family there */
+struct stray_name { /* of a listener, for requests to the port's address */
     uint64_t service_id;
     const struct port *port;
-    bool any;
+    enum listen_scope scope;
     uint64_t until;
 };
 struct strays {
-    uint64_t looks, answers;            /* those that there were are paid for until then */
-    uint64_t copies;                    /* the same of messages that went to several */
+    struct allowance looks, answers;
+    struct allowance copies;            /* of messages that go to several */
     uint64_t no_slot_until[SLOT_COUNT]; /* not looked for before that */
     uint64_t no_role_until[ROLES][ROLE_NUMBERS];
     struct stray_name names[STRAY_NAMES];
@@ -79,6 +81,8 @@ struct here {
     struct lane_shared shared;
     struct lane *lanes;
     uint32_t count;
+    uint32_t strangers;             /* of them other users' */
+    struct allowance calls;         /* of other users at the doors */
     uint64_t numbers;               /* given out */
     struct lane *to[SLOT_COUNT];    /* by slot: asked for, or up; NULL: not asked */
     uint64_t ask_again[SLOT_COUNT]; /* not before */
@@ -205,6 +209,6 @@ void forward_to(struct host *host, struct port *port, uint32_t slot, const struc
                 uint64_t now);
 void forward_count(struct host *host, int rc, uint32_t packets);
 bool forward_receive(struct host *host, const struct slot *from, uint64_t now); /* what waits in such a socket */
-void forward_watchers(struct host *host, struct slot *of); /* takes in who watches the owner of a name */
+void forward_watchers(struct host *host, struct slot *of, uint64_t now); /* takes in who watches the owner of a name */
 
 #endif

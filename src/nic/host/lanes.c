@@ -13,6 +13,9 @@
 #define CALLERS 64              /* at a door, at a time */
 #define LANES (SLOT_COUNT + 64) /* more than there are contexts: the rest are not what they say */
 #define STRANGERS 64            /* of them other users' */
+#define CALLS_AT_ONCE 128       /* of other users, */
+#define CALL_NS 2000000ull      /* and in the long run one in this time: to take one in and to find out who it is takes work */
+#define CALLS_LATER 16          /* so many are waited for, when there were too many */
 #define AGAIN_NS 1000000000ull
 
 void lanes_self(const struct host *host, struct lane_self *self) {
@@ -51,7 +54,7 @@ void lanes_open(struct host *host, int slot) {
     host->here.doors[slot] = host->local ? lane_listen(host->slots[slot].number) : -1;
 }
 
-/* Who does not answer, or hangs up, is not asked again at once. */
+/* A lane that does not answer, or ends, is not asked for again at once. */
 static void forget(struct host *host, const struct lane *l) {
     uint64_t again = run_clock() + AGAIN_NS;
     for (uint32_t i = 0; i < SLOT_COUNT; i++) {
@@ -96,6 +99,7 @@ static void enter(struct host *host, struct lane *l) {
     l->next = host->here.lanes;
     host->here.lanes = l;
     host->here.count++;
+    host->here.strangers += !l->trusted;
     engine_watch(host->run, l->fd);
 }
 
@@ -116,22 +120,40 @@ struct lane *lanes_ask(struct host *host, uint32_t slot, uint64_t now) {
 }
 
 static bool has_room_for(const struct host *host, const struct lane *l) {
-    uint32_t strangers = 0;
-    for (const struct lane *other = host->here.lanes; other && !l->trusted; other = other->next)
-        strangers += !other->trusted;
-    return host->here.count < LANES && strangers < STRANGERS;
+    return host->here.count < LANES && (l->trusted || host->here.strangers < STRANGERS);
 }
 
-/* Some at a time: who calls and hangs up all the time would keep everybody from the lock.  Without descriptors for it,
- * whoever waits there would wake the engine for ever. */
+static bool hears_calls(const struct host *host, uint64_t now) {
+    return allowance_has(&host->here.calls, CALL_NS, CALLS_AT_ONCE, now);
+}
+
+/* False: nobody has called. */
+static bool let_in(struct host *host, int door, uint64_t now) {
+    struct lane *l = lane_answer(door, &host->here.shared, now);
+    if (!l)
+        return false;
+    if (!l->trusted)
+        allowance_pay(&host->here.calls, CALL_NS, 1, now);
+    has_room_for(host, l) ? enter(host, l) : lane_free(l);
+    return true;
+}
+
+/* Whoever waits at a door that is not answered would wake the engine for ever. */
+static void leave_door(struct host *host, int door, uint64_t again) {
+    engine_unwatch(host->run, door);
+    host->here.doors_again = again;
+}
+
+/* Some at a time: who calls and hangs up all the time would keep everybody from the lock.  Nobody can tell whose call the next
+ * one is before it is answered, so a flood of other users' keeps all who call waiting, and these go by the wire. */
 static void answer(struct host *host, int door, uint64_t now) {
-    struct lane *l = NULL;
-    for (int i = 0; i < CALLERS && (l = lane_answer(door, &host->here.shared, now)); i++)
-        has_room_for(host, l) ? enter(host, l) : lane_free(l);
-    if (!l && (errno == EMFILE || errno == ENFILE)) {
-        engine_unwatch(host->run, door);
-        host->here.doors_again = now + AGAIN_NS;
-    }
+    int i = 0;
+    while (i < CALLERS && hears_calls(host, now) && let_in(host, door, now))
+        i++;
+    if (!hears_calls(host, now))
+        leave_door(host, door, now + CALLS_LATER * CALL_NS);
+    else if (i < CALLERS && (errno == EMFILE || errno == ENFILE))
+        leave_door(host, door, now + AGAIN_NS);
 }
 
 static void watch_doors(struct host *host) {
@@ -166,20 +188,34 @@ static void stay_outside(struct host *host, struct qp *qp) {
     }
 }
 
+/* True: one to the same slot was asked for, whose answer queue pairs may wait for. */
+static bool lead_to_peer(struct host *host, struct lane *l) {
+    bool awaited = false;
+    for (uint32_t i = 0; i < l->peer.nslots; i++) {
+        struct lane **to = l->peer.slots[i] < SLOT_COUNT ? &host->here.to[l->peer.slots[i]] : NULL;
+        if (!to || (*to && (*to)->state == LANE_UP))
+            continue;
+        awaited |= *to && *to != l;
+        *to = l;
+    }
+    return awaited;
+}
+
+/* To look at all queue pairs takes long: only where one can be waiting, or be using the lane.  Otherwise whoever calls and hangs
+ * up all the time would keep the lock. */
 void lanes_changed(struct host *host, struct lane *l) {
+    bool awaited = l->asked;
     if (l->state == LANE_UP && l->file >= 0)
         reach(l);
-    for (uint32_t i = 0; l->state == LANE_UP && i < l->peer.nslots; i++) {
-        uint32_t slot = l->peer.slots[i];
-        if (slot < SLOT_COUNT && (!host->here.to[slot] || host->here.to[slot]->state != LANE_UP))
-            host->here.to[slot] = l;
-    }
+    if (l->state == LANE_UP)
+        awaited |= lead_to_peer(host, l);
     if (l->state == LANE_DOWN) {
         forget(host, l);
         sched_unpark(host->run, &l->link);
-        qpn_each(host, stay_outside);
+        if (l->users)
+            qpn_each(host, stay_outside);
     }
-    if (l->state == LANE_UP || l->state == LANE_DOWN)
+    if (awaited && (l->state == LANE_UP || l->state == LANE_DOWN))
         qpn_each(host, wake_waiting);
 }
 
@@ -191,6 +227,7 @@ static void reap(struct host *host) {
         }
         *at = l->next;
         host->here.count--;
+        host->here.strangers -= !l->trusted;
         discard(host, l);
     }
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "host/lanes.h"
+#include "qp/why.h"
 #include "roce/partition.h"
 #include "wire/grh.h"
 
@@ -102,13 +103,13 @@ static void input(struct host *host, struct lane *l, const struct ring_packet *p
     if (qp && qp->tagged && pkt.length <= HOST_BUFFER) /* whose headers are in the payload: nobody is to change them */
         pkt.payload = memcpy(host->buffer, pkt.payload, pkt.length);
     if (!qp)
-        DROP(host, bad_qpn);
+        DROP(host, bad_qpn), why_drop(host->nic, NULL, bth_dqpn(pkt.bth), RNIC_CNT_drop_bad_qpn);
     else if (!(pkt.row->mask & qp->ib.takes))
         COUNT(qp, drop_bad_opcode);
     else if (qp->state < RNIC_QPS_RTR)
-        COUNT(qp, drop_bad_state);
+        COUNT(qp, drop_bad_state), why_drop(host->nic, qp, qp->pub.qp_num, RNIC_CNT_drop_bad_state);
     else if (index < 0)
-        COUNT(qp, drop_bad_pkey);
+        COUNT(qp, drop_bad_pkey), why_drop(host->nic, qp, qp->pub.qp_num, RNIC_CNT_drop_bad_pkey);
     else if (pkt.row->mask & OPC_UD ? !takes_datagram(l, p, &pkt, grh) : !from_peer(host, qp, &pkt, l))
         COUNT(qp, drop_bad_source);
     else {
@@ -133,6 +134,7 @@ static bool receive(struct host *host, struct lane *l, uint64_t now) {
         n++;
     }
     host->run->more |= n == PACKETS;
+    l->unread = n < PACKETS || l->unread < PACKETS ? 0 : l->unread - PACKETS;
     if (n)
         lane_taken(l);
     if (rc >= 0)
@@ -140,6 +142,20 @@ static bool receive(struct host *host, struct lane *l, uint64_t now) {
     lane_hang_up(l);
     lanes_changed(host, l);
     return true;
+}
+
+static void note(void *owner) {
+    struct host *host = owner;
+    for (struct lane *l = host->here.lanes; l; l = l->next)
+        l->unread = l->state == LANE_UP ? RING_CELLS : 0;
+}
+
+static bool has_reached(const void *owner) {
+    const struct host *host = owner;
+    bool all = true;
+    for (const struct lane *l = host->here.lanes; l; l = l->next)
+        all &= l->state != LANE_UP || !l->unread;
+    return all;
 }
 
 static bool want(const void *owner) {
@@ -201,4 +217,6 @@ const struct source lanes_source = {
     .flush = flush,
     .may_sleep = may_sleep,
     .awake = awake,
+    .note = note,
+    .has_reached = has_reached,
 };

@@ -41,9 +41,16 @@ static void own_name(const struct host *host, const struct listener *l, int fami
         listen_name(out, l->service_id, &l->addr);
 }
 
-/* Does somebody listen who would share requests with it: the wildcard of an address, or an address of the wildcard? */
+/* Does somebody listen who would share requests with it: a wildcard of the address, or an address of the wildcard? */
 static bool overlaps(const struct host *host, const struct listener *l) {
     struct abstract_name name;
+    for (int family = 0; family < FAMILIES; family++) {
+        if (!l->any[family] && !(l->exact && address_is_v4(&l->addr) == (family == V4)))
+            continue;
+        listen_any_name(&name, l->service_id, family == V4, 0);
+        if (listen_taken(&name))
+            return true;
+    }
     for (int i = 0; i < host->net->netdev.ngids; i++) {
         int family = address_is_v4(&host->net->ports[i].addr) ? V4 : V6;
         if (!l->any[family] || !host->net->ports[i].steering)
@@ -190,7 +197,7 @@ static bool receive(void *owner, uint64_t now) {
             if (l->name[i].fd < 0)
                 continue;
             any |= forward_receive(host, &l->name[i], now);
-            forward_watchers(host, &l->name[i]);
+            forward_watchers(host, &l->name[i], now);
         }
     }
     return any;

@@ -8,23 +8,18 @@
  * nobody's for a moment, without another one.  Whoever comes in this moment loses packets as any wire does, and only while
  * it is flooded.
  */
+#include "base/allowance.h"
 #include "host/host.h"
 
 #define EACH_NS 500000ull     /* 2,000 a second in the long run */
 #define AT_ONCE 256           /* of which so many may come together, as the clients of a server that has gone do */
 #define MOMENT_NS 50000000ull /* a process is some milliseconds old before somebody knows its numbers */
 
-static bool may(uint64_t paid_until, uint64_t now) { return paid_until < now + AT_ONCE * EACH_NS; }
-
-static void pay(uint64_t *paid_until, uint32_t n, uint64_t now) {
-    *paid_until = (*paid_until > now ? *paid_until : now) + n * EACH_NS;
-}
-
-static bool take(uint64_t *paid_until, uint64_t now) {
-    bool may_it = may(*paid_until, now);
-    if (may_it)
-        pay(paid_until, 1, now);
-    return may_it;
+static bool take(struct allowance *of, uint64_t now) {
+    bool may = allowance_has(of, EACH_NS, AT_ONCE, now);
+    if (may)
+        allowance_pay(of, EACH_NS, 1, now);
+    return may;
 }
 
 bool strays_may_answer(struct host *host, uint64_t now) { return take(&host->strays.answers, now); }
@@ -47,19 +42,23 @@ void strays_missed_role(struct host *host, enum role role, uint32_t number, uint
     host->strays.no_role_until[role][number] = now + MOMENT_NS;
 }
 
-bool strays_may_copy(const struct host *host, uint64_t now) { return may(host->strays.copies, now); }
+bool strays_may_copy(const struct host *host, uint64_t now) {
+    return allowance_has(&host->strays.copies, EACH_NS, AT_ONCE, now);
+}
 
-void strays_copied(struct host *host, uint32_t copies, uint64_t now) { pay(&host->strays.copies, copies, now); }
+void strays_copied(struct host *host, uint32_t copies, uint64_t now) {
+    allowance_pay(&host->strays.copies, EACH_NS, copies, now);
+}
 
 static uint32_t place_of(const struct stray_name *name) {
-    uint64_t key = name->service_id ^ (uintptr_t)name->port ^ (name->any ? 1u : 0u) << 20;
+    uint64_t key = name->service_id ^ (uintptr_t)name->port ^ (uint64_t)name->scope << 20;
     return (uint32_t)(key * 0x9E3779B97F4A7C15ull >> 32) % STRAY_NAMES;
 }
 
 bool strays_no_name(const struct host *host, const struct stray_name *name, uint64_t now) {
     const struct stray_name *known = &host->strays.names[place_of(name)];
     return now < known->until && known->service_id == name->service_id && known->port == name->port &&
-           known->any == name->any;
+           known->scope == name->scope;
 }
 
 void strays_missed_name(struct host *host, const struct stray_name *name, uint64_t now) {

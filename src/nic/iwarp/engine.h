@@ -100,6 +100,7 @@ struct reader {
     bool deaf;           /* nothing of what comes counts any more */
     bool ended;          /* nothing comes any more */
     bool heard;          /* an FPDU has come */
+    bool unsummed;       /* of this one some bytes could not be read for the CRC */
     bool unasked;        /* and a message, behind which no READ has asked yet whether it is here */
 
     uint32_t msn[RDMAP_QUEUES]; /* expected */
@@ -250,6 +251,7 @@ enum bad place_end(struct qp *qp);
 enum bad place_store(struct qp *qp, const uint8_t *bytes, uint32_t n);
 /* Where the next n are, in at most SGE_MAX pieces; *count 0: they have no address. */
 enum bad place_pieces(struct qp *qp, uint32_t n, struct iovec *pieces, int *count);
+enum bad place_lost(struct qp *qp, uint32_t n); /* of n bytes there some could not be reached */
 
 /* serve.c */
 int serve_init(struct qp *qp);

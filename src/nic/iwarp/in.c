@@ -12,6 +12,7 @@
 
 #include <string.h>
 
+#include "base/guard.h"
 #include "wire/crc32c.h"
 
 /* After a long FPDU another one is expected, whose payload is not to be copied: little is read ahead. */
@@ -24,6 +25,7 @@ static void next_fpdu(struct reader *in) {
     in->need = MPA_LENGTH_BYTES;
     in->crc = CRC32C_INIT;
     in->row = NULL;
+    in->unsummed = false;
     in->vendor_err = 0;
     in->place.kind = NOWHERE;
 }
@@ -204,7 +206,7 @@ static uint32_t trailer_step(struct qp *qp, const uint8_t *bytes, uint32_t n) {
     in->have += part;
     if (in->have < in->need)
         return part;
-    bool right = !iwarp_of(qp)->agreed.crc || get_le32(in->tail + summed) == (uint32_t)~in->crc;
+    bool right = !iwarp_of(qp)->agreed.crc || in->unsummed || get_le32(in->tail + summed) == (uint32_t)~in->crc;
     if (right && in->kept && in->place.kind != NOWHERE)
         refuse(in, place_store(qp, in->tail, in->kept));
     conclude(qp, right);
@@ -237,6 +239,11 @@ static uint32_t without_markers(struct qp *qp, const uint8_t *bytes, uint32_t n)
     return used ? used : steps[in->state](qp, bytes, n);
 }
 
+static void sum_placed(void *to, const void *from, size_t n, void *qp) {
+    (void)to;
+    sum(qp, from, n);
+}
+
 /* Bytes that have been read to their place. */
 static void placed(struct qp *qp, uint32_t n) {
     struct reader *in = &iwarp_of(qp)->in;
@@ -245,12 +252,22 @@ static void placed(struct qp *qp, uint32_t n) {
     if (!n)
         return;
     (void)place_pieces(qp, n, pieces, &count); /* as when they were asked for */
-    for (int i = 0; i < count; i++)
-        sum(qp, pieces[i].iov_base, pieces[i].iov_len);
+    for (int i = 0; i < count; i++) {
+        if (!guard(sum_placed, NULL, pieces[i].iov_base, pieces[i].iov_len, qp))
+            refuse(in, place_lost(qp, n)), in->unsummed = true;
+    }
     in->place.at += n;
     in->body -= n;
     if (!in->body)
         in->state = READ_TRAILER;
+}
+
+bool iwarp_lost(struct qp *qp) {
+    struct reader *in = &iwarp_of(qp)->in;
+    if (!in->direct || in->bad)
+        return false;
+    refuse(in, place_lost(qp, in->direct));
+    return in->bad;
 }
 
 void iwarp_got(struct qp *qp, size_t n, uint64_t now) {

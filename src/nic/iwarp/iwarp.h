@@ -34,6 +34,8 @@ void iwarp_confirm(struct qp *qp, bool both);
 int iwarp_want(struct qp *qp, struct iovec *pieces);
 /* n bytes have been put there: sched_input() is to follow. */
 void iwarp_got(struct qp *qp, size_t n, uint64_t now);
+/* They could not be: memory is gone where they belong.  True: iwarp_want() knows another place; false: it was not that. */
+bool iwarp_lost(struct qp *qp);
 /* No more will come: the peer has closed (0), or -errno. */
 void iwarp_ended(struct qp *qp, int error, uint64_t now);
 

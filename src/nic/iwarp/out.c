@@ -9,19 +9,26 @@
  */
 #include "iwarp/engine.h"
 
+#include <errno.h>
 #include <string.h>
 
+#include "base/guard.h"
 #include "wire/crc32c.h"
 
 #define LEAST (RDMAP_HEADER_MOST + 8) /* bytes of a segment, whatever the link says: requests have but one */
 
 /* ---------------------------------------------------------------- payloads */
 
-static void copy(uint8_t *to, const void *from, uint32_t n, uint32_t *crc) {
+static void copy(void *to, const void *from, size_t n, void *more) {
+    uint32_t *crc = more;
     if (crc)
         *crc = crc32c_copy(*crc, to, from, n);
     else
         memcpy(to, from, n);
+}
+
+static int unmapped(const struct source *from) {
+    return from->of_region ? RNIC_VE_RKEY_UNMAPPED : RNIC_VE_SGE_UNMAPPED;
 }
 
 /* Of a send element: as sge_pieces(). */
@@ -61,8 +68,10 @@ static int source_copy(struct qp *qp, const struct source *from, const struct io
             *crc = crc32c_update(*crc, to, n);
         return ve;
     }
-    for (int i = 0; i < count; to += pieces[i++].iov_len)
-        copy(to, pieces[i].iov_base, (uint32_t)pieces[i].iov_len, crc);
+    for (int i = 0; i < count; to += pieces[i++].iov_len) {
+        if (!guard(copy, to, pieces[i].iov_base, pieces[i].iov_len, crc))
+            return unmapped(from);
+    }
     return 0;
 }
 
@@ -255,6 +264,12 @@ bool out_drain(struct qp *qp) {
         return true;
     }
     long done = qp->way.link->ops->write(qp->way.link, &qp->way, pieces, n);
+    if (done == -EFAULT) { /* what it refers to stands behind the headers */
+        for (int i = 0; i < n; i++)
+            (void)guard_touch(NULL, pieces[i].iov_base, pieces[i].iov_len); /* which says so */
+        break_off(qp, unmapped(&out->source));
+        return true;
+    }
     out->broken = done < 0;
     if (done < 0)
         forget(out);
@@ -278,9 +293,11 @@ void out_own(struct qp *qp) {
         return;
     }
     memmove(at + n, at, out->end - out->split);
-    (void)source_copy(qp, &out->source, pieces, count, at, n, NULL);
+    ve = source_copy(qp, &out->source, pieces, count, at, n, NULL);
     out->end += n;
     out->referred = 0;
+    if (ve)
+        break_off(qp, ve);
 }
 
 void out_finish(struct qp *qp) {

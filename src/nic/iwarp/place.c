@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-#include "base/ordered.h"
+#include "base/guard.h"
 
 static const uint8_t *ddp_of(const struct reader *in) { return in->header + MPA_LENGTH_BYTES; }
 static const uint8_t *behind_ddp(const struct reader *in) { return ddp_of(in) + DDP_UNTAGGED_BYTES; }
@@ -158,8 +158,8 @@ static enum bad store_in_region(struct qp *qp, struct reader *in, const uint8_t 
     in->vendor_err = qp_remote(qp, place->key, place->at, n, RNIC_ACCESS_REMOTE_WRITE, &ptr);
     if (!in->vendor_err && !ptr)
         in->vendor_err = mr_remote_store(&qp->nic->mrs, place->key, place->at, bytes, n);
-    else if (!in->vendor_err)
-        ordered_copy(ptr, bytes, n);
+    else if (!in->vendor_err && !guard_copy(ptr, bytes, n))
+        in->vendor_err = RNIC_VE_RKEY_UNMAPPED;
     return bad_of_region(in->vendor_err);
 }
 
@@ -185,6 +185,20 @@ enum bad place_store(struct qp *qp, const uint8_t *bytes, uint32_t n) {
     }
     in->place.at += n;
     return bad;
+}
+
+enum bad place_lost(struct qp *qp, uint32_t n) {
+    struct reader *in = &iwarp_of(qp)->in;
+    struct iovec pieces[SGE_MAX];
+    int count;
+    enum bad bad = place_pieces(qp, n, pieces, &count);
+    for (int i = 0; i < count; i++)
+        (void)guard_touch(pieces[i].iov_base, NULL, pieces[i].iov_len); /* which says so */
+    if (bad)
+        return bad;
+    bool region = in->place.kind == TO_REGION;
+    in->vendor_err = region ? RNIC_VE_RKEY_UNMAPPED : RNIC_VE_SGE_UNMAPPED;
+    return region ? bad_of_region(in->vendor_err) : BAD_LOCAL;
 }
 
 enum bad place_pieces(struct qp *qp, uint32_t n, struct iovec *pieces, int *count) {

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/tally.h"
+
 #define REORDER_NS 1000000 /* a reordered packet waits at most this long for later ones */
 
 void fault_forget(struct fault *f, bool (*leads_by)(const struct way *way, const void *what), const void *closed) {
@@ -68,12 +70,12 @@ static void emit(const struct way *way, const uint8_t *bytes, uint32_t n) {
 static void send_one(struct fault *f, struct rnic_counters *cnt, const struct way *way, const uint8_t *bytes,
                      uint32_t length, uint64_t now) {
     if (rng_ppm(&f->rng, f->cfg.delay) && hold(f, way, bytes, length, now + f->cfg.delay_ns, 0)) {
-        cnt->value[RNIC_CNT_fault_delayed]++;
+        tally_fault(cnt, RNIC_CNT_fault_delayed);
         return;
     }
     uint32_t gap = f->cfg.reorder_gap ? f->cfg.reorder_gap : 1;
     if (rng_ppm(&f->rng, f->cfg.reorder) && hold(f, way, bytes, length, now + REORDER_NS, gap)) {
-        cnt->value[RNIC_CNT_fault_reordered]++;
+        tally_fault(cnt, RNIC_CNT_fault_reordered);
         return;
     }
     emit(way, bytes, length);
@@ -84,13 +86,13 @@ void fault_send(struct fault *f, struct rnic_counters *cnt, const struct way *wa
                 uint32_t length, uint64_t now) {
     uint8_t flipped[8192];
     if (lose(f, bytes[0])) {
-        cnt->value[RNIC_CNT_fault_lost]++;
+        tally_fault(cnt, RNIC_CNT_fault_lost);
         passed(f, now);
         return;
     }
     if (rng_ppm(&f->rng, f->cfg.flip) && (way->link->bare || length <= sizeof flipped)) {
         uint64_t bit = rng_next(&f->rng) % (length * 8ull);
-        cnt->value[RNIC_CNT_fault_flipped]++;
+        tally_fault(cnt, RNIC_CNT_fault_flipped);
         if (way->link->bare) { /* no ICRC would tell: memory checks itself */
             passed(f, now);
             return;
@@ -104,11 +106,11 @@ void fault_send(struct fault *f, struct rnic_counters *cnt, const struct way *wa
         marked = *way;
         marked.traffic_class |= ECN_MARKED;
         way = &marked;
-        cnt->value[RNIC_CNT_fault_marked]++;
+        tally_fault(cnt, RNIC_CNT_fault_marked);
     }
     send_one(f, cnt, way, bytes, length, now);
     if (rng_ppm(&f->rng, f->cfg.duplicate)) {
-        cnt->value[RNIC_CNT_fault_duplicated]++;
+        tally_fault(cnt, RNIC_CNT_fault_duplicated);
         send_one(f, cnt, way, bytes, length, now);
     }
 }

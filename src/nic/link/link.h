@@ -77,8 +77,8 @@ struct link_ops {
     /* The packet last reserved is written. */
     void (*commit)(struct link *link);
     /* Of a link that is a stream, in place of those three: takes as many of the bytes of n pieces as there is room for, and
-     * says how many. 0: none now; its source makes the queue pair ready when there is room. -errno: it has broken, and its
-     * source will say so. */
+     * says how many. 0: none now; its source makes the queue pair ready when there is room. -EFAULT: a piece is not there
+     * any more; another -errno: it has broken, and its source will say so. */
     long (*write)(struct link *link, const struct way *way, const struct iovec *pieces, int n);
     void (*finish)(struct link *link,
                    const struct way *way); /* of a stream: the peer reads what was written, then its end */

@@ -16,16 +16,18 @@
 
 /* ---------------------------------------------------------------- whose message is it */
 
-/* To another process' listener of that address, or of all addresses. */
-static enum found hand_to_listener(struct host *host, uint64_t service_id, bool any, const struct mad_message *m) {
-    const struct stray_name key = {.service_id = service_id, .port = m->port, .any = any};
+/* To the listener of that address, or of all addresses, that another process has; or this one, of those of the host. */
+static enum found hand_to_listener(struct host *host, uint64_t service_id, enum listen_scope scope,
+                                   const struct mad_message *m) {
+    const struct stray_name key = {.service_id = service_id, .port = m->port, .scope = scope};
     struct abstract_name name;
     if (strays_no_name(host, &key, m->now))
         return NOBODY;
-    if (any)
-        listen_any_name(&name, service_id, address_is_v4(&m->port->addr), host->net->netdev.ifindex);
-    else
+    if (scope == LISTEN_ADDRESS)
         listen_name(&name, service_id, &m->port->addr);
+    else
+        listen_any_name(&name, service_id, address_is_v4(&m->port->addr),
+                        scope == LISTEN_NETDEV ? host->net->netdev.ifindex : 0);
     enum found found = mads_hand_on(host, &name, m);
     if (found == NOBODY)
         strays_missed_name(host, &key, m->now);
@@ -36,12 +38,13 @@ static enum found hand_to_listener(struct host *host, uint64_t service_id, bool 
 static enum found find_listener(struct host *host, uint64_t service_id, const struct mad_message *m) {
     if (listeners_have(host, service_id, m->port, true))
         return OURS;
-    enum found found = hand_to_listener(host, service_id, false, m);
+    enum found found = hand_to_listener(host, service_id, LISTEN_ADDRESS, m);
     if (found != NOBODY)
         return found;
     if (listeners_have(host, service_id, m->port, false))
         return OURS;
-    return hand_to_listener(host, service_id, true, m);
+    found = hand_to_listener(host, service_id, LISTEN_NETDEV, m);
+    return found != NOBODY ? found : hand_to_listener(host, service_id, LISTEN_HOST, m);
 }
 
 static enum found hand_to_slot(struct host *host, uint32_t slot, const struct mad_message *m) {

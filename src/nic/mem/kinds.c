@@ -11,6 +11,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "base/guard.h"
 #include "base/ordered.h"
 #include "mem/mr.h"
 
@@ -65,6 +66,7 @@ bool kind_place(const struct mr *mr, uint8_t **ptr) {
 
 bool kind_load(const struct mr *mr, uint64_t addr, uint8_t *dst, uint32_t n) {
     const void *at = (const void *)(uintptr_t)(addr + mr->shift);
+    bool copied;
     switch (mr->kind) {
     case MR_GUARDED:
         return guarded_load(dst, addr + mr->shift, n);
@@ -73,17 +75,17 @@ bool kind_load(const struct mr *mr, uint64_t addr, uint8_t *dst, uint32_t n) {
         return true;
     case MR_DMABUF:
         sync_dmabuf(mr, DMA_BUF_SYNC_START | DMA_BUF_SYNC_READ);
-        ordered_copy(dst, at, n);
+        copied = guard_copy(dst, at, n);
         sync_dmabuf(mr, DMA_BUF_SYNC_END | DMA_BUF_SYNC_READ);
-        return true;
+        return copied;
     default:
-        ordered_copy(dst, at, n);
-        return true;
+        return guard_copy(dst, at, n);
     }
 }
 
 bool kind_store(const struct mr *mr, uint64_t addr, const uint8_t *src, uint32_t n) {
     void *at = (void *)(uintptr_t)(addr + mr->shift);
+    bool copied;
     switch (mr->kind) {
     case MR_GUARDED:
         return guarded_store(src, addr + mr->shift, n);
@@ -91,11 +93,10 @@ bool kind_store(const struct mr *mr, uint64_t addr, const uint8_t *src, uint32_t
         return true;
     case MR_DMABUF:
         sync_dmabuf(mr, DMA_BUF_SYNC_START | DMA_BUF_SYNC_WRITE);
-        ordered_copy(at, src, n);
+        copied = guard_copy(at, src, n);
         sync_dmabuf(mr, DMA_BUF_SYNC_END | DMA_BUF_SYNC_WRITE);
-        return true;
+        return copied;
     default:
-        ordered_copy(at, src, n);
-        return true;
+        return guard_copy(at, src, n);
     }
 }

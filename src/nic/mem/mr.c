@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/ordered.h"
+#include "base/guard.h"
 #include "wire/icrc.h"
 
 int mr_table_init(struct mr_table *t) {
@@ -33,6 +33,14 @@ struct mr *mr_at(const struct mr_table *t, uint32_t key) {
     while (mr && mr->pub.lkey >> 8 != key >> 8)
         mr = mr->next;
     return mr;
+}
+
+struct mr *mr_covering(const struct mr_table *t, uintptr_t at) {
+    for (uint32_t i = 0; i <= t->mask; i++)
+        for (struct mr *mr = t->bucket[i]; mr; mr = mr->next)
+            if (!mr->window && mr->kind == MR_PLAIN && at - (mr->pub.iova + mr->shift) < mr->pub.length)
+                return mr;
+    return NULL;
 }
 
 static void push(struct mr_table *t, struct mr *mr) {
@@ -89,6 +97,20 @@ void mr_remove(struct mr_table *t, struct mr *mr) {
         at = &(*at)->next;
     *at = mr->next;
     t->count--;
+}
+
+void mr_remember(struct mr_table *t, uint32_t key, uint64_t now) {
+    uint32_t i = t->ngone++ % MR_GONE;
+    t->gone[i].key = key;
+    t->gone[i].at = now;
+}
+
+uint64_t mr_gone(const struct mr_table *t, uint32_t key) {
+    for (uint32_t i = 1; i <= MR_GONE && i <= t->ngone; i++) {
+        if (t->gone[(t->ngone - i) % MR_GONE].key == key)
+            return t->gone[(t->ngone - i) % MR_GONE].at;
+    }
+    return 0;
 }
 
 bool mr_in_range(const struct mr *mr, uint64_t addr, uint64_t length) {
@@ -255,11 +277,13 @@ static uint8_t *in_one(const struct mr_table *t, const struct rnic_pd *pd, const
     return !*ve && ptr && (uintptr_t)ptr == sge->addr ? ptr + offset : NULL;
 }
 
-static void copy(uint8_t *dst, const void *src, uint32_t n, uint32_t *crc) {
-    if (crc)
-        *crc = crc32_copy(*crc, dst, src, n);
-    else
-        ordered_copy(dst, src, n); /* it may be a peer's memory, by direct operations */
+static void copy_summed(void *dst, const void *src, size_t n, void *crc) {
+    *(uint32_t *)crc = crc32_copy(*(uint32_t *)crc, dst, src, n);
+}
+
+/* Without a CRC it may be a peer's memory, by direct operations. */
+bool mr_copy(uint8_t *dst, const uint8_t *src, uint32_t n, uint32_t *crc) {
+    return crc ? guard(copy_summed, dst, src, n, crc) : guard_copy(dst, src, n);
 }
 
 int sge_gather(const struct mr_table *t, const struct rnic_pd *pd, const struct rnic_sge *sge, int num_sge,
@@ -268,8 +292,8 @@ int sge_gather(const struct mr_table *t, const struct rnic_pd *pd, const struct 
     bool direct;
     int ve;
     const uint8_t *from = in_one(t, pd, sge, num_sge, offset, n, 0, &ve);
-    if (from)
-        copy(dst, from, n, crc);
+    if (from && !mr_copy(dst, from, n, crc))
+        return RNIC_VE_SGE_UNMAPPED;
     if (from || ve)
         return ve;
     walk_start(&w, sge, num_sge, offset);
@@ -280,7 +304,8 @@ int sge_gather(const struct mr_table *t, const struct rnic_pd *pd, const struct 
         return gather_by_region(t, w, dst, n, crc);
     while (n) {
         struct rnic_sge part = walk_step(&w, n);
-        copy(dst, (const void *)(uintptr_t)part.addr, part.length, crc);
+        if (!mr_copy(dst, (const uint8_t *)(uintptr_t)part.addr, part.length, crc))
+            return RNIC_VE_SGE_UNMAPPED;
         dst += part.length;
         n -= part.length;
     }
@@ -293,8 +318,8 @@ int sge_scatter(const struct mr_table *t, const struct rnic_pd *pd, const struct
     bool direct;
     int ve;
     uint8_t *to = in_one(t, pd, sge, num_sge, offset, n, RNIC_ACCESS_LOCAL_WRITE, &ve);
-    if (to)
-        ordered_copy(to, src, n);
+    if (to && !guard_copy(to, src, n))
+        return RNIC_VE_SGE_UNMAPPED;
     if (to || ve)
         return ve;
     walk_start(&w, sge, num_sge, offset);
@@ -305,7 +330,8 @@ int sge_scatter(const struct mr_table *t, const struct rnic_pd *pd, const struct
         return scatter_by_region(t, w, src, n);
     while (n) {
         struct rnic_sge part = walk_step(&w, n);
-        ordered_copy((void *)(uintptr_t)part.addr, src, part.length);
+        if (!guard_copy((void *)(uintptr_t)part.addr, src, part.length))
+            return RNIC_VE_SGE_UNMAPPED;
         src += part.length;
         n -= part.length;
     }

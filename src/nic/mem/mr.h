@@ -73,7 +73,9 @@ struct mr {
     bool stored;        /* if it is there, to be freed */
     struct dm *dm;      /* or NULL */
     int sealed;         /* or a file of its own, which others may only read; -1: it is not */
+    uint64_t inode;     /* of that file */
     int fd;             /* of MR_DMABUF */
+    bool lost;          /* its memory was not there when it was used, and the program has been told */
     int record;         /* where other processes find it (mem/store.h), -1: nowhere */
     bool is_mapped;     /* there: processes that find it can map it, and do not only have it copied by the kernel */
     bool leaving;       /* a thread waits for peers that are inside it, to close or change it */
@@ -87,10 +89,17 @@ struct mr {
 /* Its bytes lie in the device's own memory file. */
 static inline bool mr_in_file(const struct mr *mr) { return mr->stored || (mr->dm && !mr->dm->foreign); }
 
+#define MR_GONE 64 /* deregistered regions whose keys are remembered, for people who look for a mistake */
+
 struct mr_table {
     struct mr **bucket;
     uint32_t mask, count;
     uint32_t windows; /* of count */
+    struct {
+        uint32_t key;
+        uint64_t at; /* ns */
+    } gone[MR_GONE];
+    uint32_t ngone; /* that there have been: the newest replaces the oldest */
 };
 
 int mr_table_init(struct mr_table *t);
@@ -99,8 +108,13 @@ void mr_table_free(struct mr_table *t);
 int mr_insert(struct mr_table *t, struct mr *mr);
 int mr_insert_as(struct mr_table *t, struct mr *mr, uint32_t key); /* under a given key; -EEXIST: it is taken */
 void mr_remove(struct mr_table *t, struct mr *mr);
+void mr_remember(struct mr_table *t, uint32_t key, uint64_t now); /* it was a region's, until now */
+/* When the region that had this key was deregistered; 0: it is not known that there was one. */
+uint64_t mr_gone(const struct mr_table *t, uint32_t key);
 struct mr *mr_find(const struct mr_table *t, uint32_t key);
 struct mr *mr_at(const struct mr_table *t, uint32_t key); /* whatever the key's tag */
+/* The region of the program's own memory where an address lies, or NULL: takes long. */
+struct mr *mr_covering(const struct mr_table *t, uintptr_t at);
 bool mr_in_range(const struct mr *mr, uint64_t addr, uint64_t length);
 /* *ptr: as of mr_remote(); false: the bytes are gone. */
 bool mr_place(const struct mr *mr, uint64_t addr, uint8_t **ptr);
@@ -141,6 +155,8 @@ int sge_gather(const struct mr_table *t, const struct rnic_pd *pd, const struct 
                uint64_t offset, uint8_t *dst, uint32_t n, uint32_t *crc);
 int sge_scatter(const struct mr_table *t, const struct rnic_pd *pd, const struct rnic_sge *sge, int num_sge,
                 uint64_t offset, const uint8_t *src, uint32_t n);
+/* Copies n bytes that mr_remote() has allowed and placed at src, crc as above.  False: they are not mapped any more. */
+bool mr_copy(uint8_t *dst, const uint8_t *src, uint32_t n, uint32_t *crc);
 /* Where those bytes are, in their order: *count pieces, with room for one for each element; 0: some have no address, and only
  * the copies reach them. 0 or an enum rnic_vendor_err. */
 int sge_pieces(const struct mr_table *t, const struct rnic_pd *pd, const struct rnic_sge *sge, int num_sge,

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <linux/magic.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -12,22 +11,7 @@
 #include <unistd.h>
 
 #include "base/fail.h"
-
-struct mapping {
-    uint64_t start, end;
-    char perms[5], path[4096];
-};
-
-/* A line of /proc/self/maps; false: it is none. */
-static bool parse(const char *line, struct mapping *m) {
-    int at = 0;
-    (void)sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s %*s %*s %*s %n", &m->start, &m->end, m->perms, &at);
-    if (!at) /* not all that stands ahead of it was there */
-        return false;
-    snprintf(m->path, sizeof m->path, "%s", line + at);
-    m->path[strcspn(m->path, "\n")] = 0;
-    return true;
-}
+#include "mem/mappings.h"
 
 /* Files that live in memory: what is written to them is gone with the power. A file that has no name any more has none
  * by which its bytes could be found again. */
@@ -46,23 +30,11 @@ static const char *obstacle(const struct mapping *m) {
 }
 
 int mem_can_persist(const void *addr, uint64_t length, struct rnic_err *err) {
-    uint64_t at = (uintptr_t)addr, end = at + length;
-    const char *why = "is not mapped";
-    struct mapping m;
-    char line[4352];
-    FILE *maps = fopen("/proc/self/maps", "re");
-    if (!maps)
+    const char *why;
+    uint64_t at;
+    if (!mappings_check(addr, length, obstacle, &why, &at))
         return fail(err, -EOPNOTSUPP, "FLUSH_PERSISTENT: /proc/self/maps, which says what memory is, cannot be read");
-    while (at < end && fgets(line, sizeof line, maps)) { /* in the order of addresses */
-        if (!parse(line, &m) || m.end <= at)
-            continue;
-        why = m.start > at ? "is not mapped" : obstacle(&m);
-        if (why)
-            break;
-        at = m.end;
-    }
-    fclose(maps);
-    if (at >= end)
+    if (!why)
         return 0;
     return fail(err, -EOPNOTSUPP,
                 "FLUSH_PERSISTENT: the memory at 0x%" PRIx64

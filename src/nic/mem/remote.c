@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -12,12 +13,26 @@
 
 #define BUCKETS 256 /* to begin with */
 
+/* Is /proc of our own pid namespace?  Then it has one number for this process; if it is of an outer namespace, it has one for
+ * each namespace from there to ours, and a process that we know by a number may be another one there. */
+static bool proc_is_ours(void) {
+    char line[128];
+    int outer, inner;
+    FILE *f = fopen("/proc/self/status", "re");
+    bool ours = f != NULL;
+    while (f && fgets(line, sizeof line, f))
+        ours = ours && sscanf(line, "NSpid: %d %d", &outer, &inner) < 2;
+    if (f)
+        fclose(f);
+    return ours;
+}
+
 int remote_open(struct remote *r, int fd, pid_t pid, int line, _Atomic uint32_t *mark) {
     *r = (struct remote){.mark = mark, .pid = pid, .line = line, .mask = BUCKETS - 1, .file.fd = -1};
     r->no_process = pid <= 0; /* of another pid namespace */
     r->bucket = calloc(BUCKETS, sizeof *r->bucket);
     int rc = r->bucket ? peer_open(&r->file, fd, NULL) : -ENOMEM;
-    r->file.pid = pid > 0 ? pid : 0;
+    r->file.pid = pid > 0 && proc_is_ours() ? pid : 0;
     if (rc)
         remote_close(r);
     return rc;

@@ -17,7 +17,7 @@
 #include "nic_heap.h"
 
 #define MAGIC 0x3165726F74736E72ull /* "rnstore1", little-endian */
-#define VERSION 1
+#define VERSION 2
 #define SEALS (F_SEAL_SHRINK | F_SEAL_SEAL)
 #define SEALS_READING (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
 #define SEALED_NAME "rnic-sealed"
@@ -46,7 +46,8 @@ static const char *hint(int why) {
 }
 
 int store_open(struct store *s, const char *netdev, int transport, uint64_t guid, struct rnic_err *err) {
-    _Static_assert(sizeof(struct store_record) == 64 && sizeof(struct store_head) == 64, "a record has 64 bytes");
+    _Static_assert(STORE_TABLE == STORE_RECORDS * sizeof(struct store_record), "a table of records");
+    _Static_assert(sizeof(struct store_head) == sizeof(struct store_record), "the head is the first");
     *s = (struct store){.fd = memfd_create("rnic", MFD_CLOEXEC | MFD_ALLOW_SEALING), .end = STORE_TABLE, .next = 1};
     s->taken = calloc(STORE_RECORDS, 1);
     s->serial = (uint64_t)rng_secret() << 32 | 1;
@@ -209,12 +210,14 @@ static uint8_t *map_and_seal(int fd, uint64_t bytes) {
     return NULL;
 }
 
-int store_alloc_sealed(struct store *s, uint64_t length, int *fd, uint8_t **addr) {
+int store_alloc_sealed(struct store *s, uint64_t length, int *fd, uint64_t *inode, uint8_t **addr) {
+    struct stat st;
     if (s->nsealed == STORE_SEALED_MAX || length > LONGEST)
         return -ENOSPC;
     *fd = memfd_create(SEALED_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    *addr = *fd < 0 ? NULL : map_and_seal(*fd, whole_pages(length));
+    *addr = *fd < 0 || fstat(*fd, &st) ? NULL : map_and_seal(*fd, whole_pages(length));
     if (*addr) {
+        *inode = st.st_ino;
         s->sealed[s->nsealed++] = *fd;
         return 0;
     }
@@ -384,19 +387,25 @@ static uint64_t place_of(const struct store_record *record) {
 /* Bytes of its first page that lie before it. */
 static uint64_t before(const struct store_record *record) { return place_of(record) % (uint64_t)sysconf(_SC_PAGESIZE); }
 
-/* What another process has open by that number; -1: that is not memory of this name.  It is looked at before it is opened:
- * opening a device may do something. */
-static int open_of(pid_t pid, int fd, const char *memfd, int flags) {
+/* The very file of the record: memory files of all processes of a system are of one device, which this one's own is of. */
+static bool is_file_of(const struct peer *p, const struct store_record *record, int fd) {
+    struct stat is, table;
+    return fstat(fd, &is) == 0 && fstat(p->fd, &table) == 0 && S_ISREG(is.st_mode) && is.st_dev == table.st_dev &&
+           is.st_ino == record->inode;
+}
+
+/* What the process has open by that number; -1: that is not the record's memory, of this name.  It is looked at before it is
+ * opened: opening a device may do something. */
+static int open_of(const struct peer *p, const struct store_record *record, int fd, const char *memfd, int flags) {
     char path[64], name[64];
-    struct stat st;
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)pid, fd);
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)p->pid, fd);
     int found = open(path, O_PATH | O_CLOEXEC), opened = -1;
     if (found < 0)
         return -1;
     snprintf(path, sizeof path, "/proc/self/fd/%d", found);
     ssize_t n = readlink(path, name, sizeof name);
     bool named = n >= (ssize_t)strlen(memfd) && !memcmp(name, memfd, strlen(memfd));
-    if (named && fstat(found, &st) == 0 && S_ISREG(st.st_mode))
+    if (named && is_file_of(p, record, found))
         opened = open(path, flags | O_CLOEXEC);
     close(found);
     return opened;
@@ -405,12 +414,11 @@ static int open_of(pid_t pid, int fd, const char *memfd, int flags) {
 /* The file of the record: the peer's own, or one that is opened, which is to be closed.  -1: there is none */
 static int open_for(const struct peer *p, const struct store_record *record, bool writable) {
     if (record->kind == STORE_SEALED) /* of process 0 there is none */
-        return writable ? -1 : open_of(p->pid, (int)record->offset, "/memfd:" SEALED_NAME, O_RDONLY);
-    if (record->kind == STORE_ORDINARY)
-        return record->heap
-                   ? open_of(p->pid, (int)(record->heap - 1), "/memfd:" RNIC_HEAP_NAME, writable ? O_RDWR : O_RDONLY)
-                   : -1;
-    return p->fd;
+        return writable ? -1 : open_of(p, record, (int)record->offset, "/memfd:" SEALED_NAME, O_RDONLY);
+    if (record->kind == STORE_MR || record->kind == STORE_DM)
+        return p->fd;
+    int flags = writable ? O_RDWR : O_RDONLY;
+    return record->heap ? open_of(p, record, (int)record->heap - 1, "/memfd:" RNIC_HEAP_NAME, flags) : -1;
 }
 
 int peer_map(const struct peer *p, const struct store_record *record, bool writable, uint8_t **addr,

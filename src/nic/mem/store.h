@@ -8,7 +8,8 @@
  * A place in the file is never used twice: who still writes after the owner has freed it hurts nobody.
  *
  * Memory that peers may read, and nobody's requests may write, is a file of its own, sealed against writing once its owner
- * has mapped it: a peer opens it by the owner's descriptor in /proc, and the kernel lets it read and no more.
+ * has mapped it: a peer opens it by the owner's descriptor in /proc, and the kernel lets it read and no more.  A number of a
+ * process and a descriptor may lead to a stranger's file, so the record also has the inode.
  */
 #ifndef RNIC_MEM_STORE_H
 #define RNIC_MEM_STORE_H
@@ -29,7 +30,7 @@ enum store_kind {
 #define STORE_RECORDS 65536u
 #define STORE_SEALED_MAX 256 /* files: more regions lie in the common one, as a process has not many descriptors */
 #define STORE_ANSWERS (1u << 31) /* in a queue pair's access: it has responder resources, which some operations take */
-#define STORE_TABLE (STORE_RECORDS * 64ull) /* bytes, at the beginning of the file; record 0 is the head */
+#define STORE_TABLE (STORE_RECORDS * 72ull) /* bytes, at the beginning of the file; record 0 is the head */
 
 struct store_record {
     uint64_t serial; /* written last, and 0 first when the object goes; never twice the same */
@@ -42,6 +43,7 @@ struct store_record {
     uint64_t iova; /* of a region */
     uint64_t offset, length; /* in the file; of STORE_ORDINARY in the owner's process, of STORE_SEALED its descriptor */
     uint64_t heap_offset;    /* in that file */
+    uint64_t inode;          /* of the file of a descriptor that is named here: STORE_SEALED, or heap */
 };
 
 struct store_head {
@@ -52,7 +54,7 @@ struct store_head {
     uint64_t guid;      /* of the network device */
     uint64_t changes;   /* of the table, so far */
     uint64_t transport; /* enum rnic_transport */
-    uint64_t reserved;
+    uint64_t reserved[2];
 };
 
 /* Many short pieces of memory are parts of one mapping, of which a process has 65,530 (vm.max_map_count). */
@@ -95,8 +97,8 @@ void store_discard(const struct store *s, const struct store_range *range);
 /* Whether bytes of this process lie in the file, and where. */
 bool store_find(struct store *s, const uint8_t *addr, uint64_t length, uint64_t *offset);
 
-/* As store_alloc(), for memory that others may only read; *fd: stays the store's. -ENOSPC: not as a file of its own */
-int store_alloc_sealed(struct store *s, uint64_t length, int *fd, uint8_t **addr);
+/* As store_alloc(), for memory that others may only read, in a file of its own; *fd: stays the store's. -ENOSPC: not so */
+int store_alloc_sealed(struct store *s, uint64_t length, int *fd, uint64_t *inode, uint8_t **addr);
 void store_free_sealed(struct store *s, int fd, uint64_t length, uint8_t *addr);
 void store_abandon(struct store *s); /* in a forked child: its descriptors */
 
@@ -110,7 +112,7 @@ void store_show(struct store *s, int record);
 /* Another process' file. */
 struct peer {
     int fd;    /* -1: none */
-    pid_t pid; /* whose; 0: not known, or of another pid namespace */
+    pid_t pid; /* whose; 0: not known, or of another pid namespace, or not what /proc shows by that number */
     const struct store_record *table;
     struct store_head head; /* checked */
 };

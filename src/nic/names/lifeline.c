@@ -14,6 +14,7 @@
 #define BACKLOG 4096
 #define ROOM 16
 #define AT_ONCE 64 /* taken in: who connects and hangs up all the time would keep us for ever */
+#define SWEEP_NS 100000000ull /* to look at all that are held takes a system call for each */
 
 static int open_stream(const struct abstract_name *of, struct abstract_name *name) {
     abstract_name(name, "life/%s", of->un.sun_path + 1);
@@ -93,32 +94,42 @@ static bool is_stranger(int fd) {
 }
 
 /* False: there is none. */
-static bool take_in(struct lifeline *l) {
+static bool take_in(struct lifeline *l, uint64_t now) {
     int fd = accept4(l->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) {
         return false;
+    }
+    bool stranger = is_stranger(fd);
+    if (stranger) {
+        allowance_pay(&l->calls, LIFELINE_CALL_NS, 1, now);
     }
     if (has_gone(fd)) {
         close(fd);
         return true;
     }
-    bool stranger = is_stranger(fd);
     l->strangers += stranger;
     l->held[l->count++] = (struct watcher){.fd = fd, .stranger = stranger};
     return true;
 }
 
-bool lifeline_accept(struct lifeline *l) {
-    sweep(l);
+static bool takes_more(const struct lifeline *l, uint64_t now) {
+    return l->strangers < LIFELINE_STRANGERS && allowance_has(&l->calls, LIFELINE_CALL_NS, LIFELINE_CALLS, now);
+}
+
+bool lifeline_accept(struct lifeline *l, uint64_t now) {
+    if (now >= l->sweep_at) {
+        sweep(l);
+        l->sweep_at = now + SWEEP_NS;
+    }
     for (int i = 0; i < AT_ONCE && l->fd >= 0; i++) {
-        if (l->strangers == LIFELINE_STRANGERS || !make_room(l)) {
+        if (!takes_more(l, now) || !make_room(l)) {
             return false;
         }
-        if (!take_in(l)) {
+        if (!take_in(l, now)) {
             return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
         }
     }
-    return l->fd < 0 || l->strangers < LIFELINE_STRANGERS;
+    return l->fd < 0 || takes_more(l, now);
 }
 
 int lifeline_watch(const struct abstract_name *of) {

@@ -6,6 +6,7 @@
  *
  *     rnic/1/listen/<service id, 16 hex digits>/<address>       of one address
  *     rnic/1/listen/<service id>/any4%<ifindex>, any6%<ifindex>     of all of a network device
+ *     rnic/1/listen/<service id>/any4%0, any6%0                     of all of the host, without a context (rdmacm/ibcm/door.py)
  *
  * And by names of the same kind contexts say what they are to others, whatever service or communication id is asked for;
  * each takes the lowest number that is free, so that few names have to be tried:
@@ -23,7 +24,7 @@
 #include "names/abstract.h"
 
 void listen_name(struct abstract_name *out, uint64_t service_id, const struct sockaddr_in6 *addr);
-void listen_any_name(struct abstract_name *out, uint64_t service_id, bool v4, int ifindex);
+void listen_any_name(struct abstract_name *out, uint64_t service_id, bool v4, int ifindex); /* 0: of all of them */
 
 enum role { ROLE_GSI, ROLE_LISTENS, ROLES };
 #define ROLE_NUMBERS 64u /* each of which somebody may look for in vain */

@@ -68,19 +68,18 @@ static int open_port(struct net *net, int index, union rnic_gid gid, uint64_t no
     return 0;
 }
 
-/* Entries that are empty stay so (netdev_arrange). */
+/* Entries that are empty stay so (netdev_arrange).  A device opens, as a kernel's, although no address can be bound yet:
+ * the notice of one that can be opens its port. */
 int ports_open(struct net *net, struct rnic_err *err) {
     const struct netdev read = net->netdev;
-    int rc = 0, opened = 0;
+    int rc = 0;
     net->netdev.ngids = 0;
     memset(net->netdev.gids, 0, sizeof net->netdev.gids);
     for (int i = 0; i < read.ngids && (!rc || rc == -EADDRNOTAVAIL); i++) {
-        if (same(&read.gids[i], &none))
-            continue;
-        rc = open_port(net, i, read.gids[i], run_clock(), err);
-        opened += !rc;
+        if (!same(&read.gids[i], &none))
+            rc = open_port(net, i, read.gids[i], run_clock(), err);
     }
-    return rc == -EADDRNOTAVAIL && opened ? 0 : rc;
+    return rc == -EADDRNOTAVAIL ? 0 : rc;
 }
 
 static bool settled(struct net *net) {

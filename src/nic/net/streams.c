@@ -48,6 +48,8 @@ static bool read_stream(struct net *net, struct tcp_stream *s, uint64_t now) {
         if (got == -EAGAIN)
             break;
         any = true;
+        if (got == -EFAULT && s->qp && iwarp_lost(qp))
+            continue;
         if (got <= 0)
             has_ended(net, s, (int)got, now);
         else if (n)

@@ -9,8 +9,20 @@
 
 #define FULL_NS 2000000 /* a socket that is full and does not say that it has room is tried again */
 
+/* What was there was all, or as much as the socket holds. */
+static void count_unread(struct net *net, struct port *port, int n) {
+    for (int i = 0; i < n; i++) {
+        uint32_t bytes = net->rx.datagram[i].length;
+        port->unread -= bytes < port->unread ? bytes : port->unread;
+    }
+    if (net->rx.all)
+        port->unread = 0;
+}
+
 static bool receive_port(struct net *net, struct port *port, uint64_t now) {
     int n = udp_receive(&net->rx, port);
+    if (port->unread)
+        count_unread(net, port, n);
     for (int i = 0; i < n; i++)
         net_arrived(net, port, &net->rx.datagram[i], false, now);
     net->nic->counters.value[RNIC_CNT_rx_syscalls] += n > 0;
@@ -65,6 +77,20 @@ static uint64_t deadline(const void *owner) {
     return net->fault.held ? fault_deadline(&net->fault) : NEVER;
 }
 
+static void note(void *owner) {
+    struct net *net = owner;
+    for (int i = 0; i < net->netdev.ngids; i++)
+        net->ports[i].unread = net->ports[i].rx_fd < 0 ? 0 : net->ports[i].rcvbuf;
+}
+
+static bool has_reached(const void *owner) {
+    const struct net *net = owner;
+    bool all = true;
+    for (int i = 0; i < net->netdev.ngids; i++)
+        all &= !net->ports[i].unread;
+    return all;
+}
+
 static void flush(void *owner) { udp_tx_flush(&((struct net *)owner)->tx); }
 
 /* ---------------------------------------------------------------- the ports' own affairs */
@@ -116,4 +142,6 @@ const struct source wire_source = {
     .timer = timer,
     .timer_at = timer_at,
     .arm = arm,
+    .note = note,
+    .has_reached = has_reached,
 };

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "qp/element.h"
 
+#include "base/guard.h"
+
 /* ---------------------------------------------------------------- requests that no packet carries */
 
 /* BIND_MW and LOCAL_INV (IBA 10.6.7.2, 10.6.7.4).  They take their turn in the send queue and are carried out once, when all
@@ -41,6 +43,5 @@ int peer_changes_word(struct qp *qp, uint32_t rkey, uint64_t va, uint8_t *ptr, c
         return RNIC_VE_ATOMIC_ALIGN;
     if (!ptr)
         return mr_remote_word(&qp->nic->mrs, rkey, va, op, was);
-    *was = word_apply(op, (uint64_t *)(void *)ptr);
-    return 0;
+    return guard_word(op, (uint64_t *)(void *)ptr, was) ? 0 : RNIC_VE_RKEY_UNMAPPED;
 }

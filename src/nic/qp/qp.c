@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+
 #include "qp/tagged.h"
+#include "qp/why.h"
 #include "qp/xrc.h"
 
 const char *qp_state_name(int state) {
@@ -84,6 +87,8 @@ void qp_complete_send(struct qp *qp, struct send_wqe *wqe) {
     if (qp->cntrs)
         qp_count(qp, comp_cntr_op(wqe->opcode), !wqe->status, wqe->length);
     bool wanted = qp->sq_sig_all || (wqe->flags & RNIC_SEND_SIGNALED) || wqe->status;
+    if (wqe->status && wqe->status != RNIC_WC_WR_FLUSH_ERR)
+        why_send_failed(qp, wqe, &cqe.wc);
     wq_pop(&qp->sq);
     cqe.upto = wq_tail(&qp->sq);
     if (wanted)
@@ -98,6 +103,8 @@ void qp_complete_recv(struct qp *qp, struct rnic_wc *wc, bool solicited) {
     if (!qp_is_datagram(qp))
         wc->src_qp = qp->attr.dest_qp_num;
     qp_count(qp, RNIC_COMP_CNTR_OP_RECV, !wc->status, wc->byte_len);
+    if (wc->status && wc->status != RNIC_WC_WR_FLUSH_ERR)
+        why_receive_failed(qp, wc);
     wq_pop(&qp->rq);
     const struct cqe cqe = {.wc = *wc, .freed = qp->xrc ? NULL : &qp->rq.freed, .upto = wq_tail(&qp->rq)};
     enter(qp, qp->pub.recv_cq, &cqe, solicited);
@@ -233,6 +240,8 @@ static void to_reset(struct qp *qp) {
     qp->attr = (struct rnic_qp_attr){0};
     qp->pace = (struct pace){0};
     qp->sq_draining = qp->last_wqe = qp->last_due = qp->failed = qp->exposed = false;
+    free(qp->why);
+    qp->why = NULL;
 }
 
 int qp_transition(struct qp *qp, int to, struct rnic_err *err) {

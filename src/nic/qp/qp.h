@@ -26,6 +26,7 @@ struct qp;
 struct raw_net;
 struct tagged;
 struct xrc_domain;
+struct why;
 
 /* How packets of a connected queue pair go: requests the way that their sender has chosen, answers the way that the
  * requests have come, so that the two ends need not agree. */
@@ -78,6 +79,9 @@ struct nic {
     /* Of transports that go by streams: one has ended, and whoever has made it is to be told. NULL: nobody */
     void (*stream_told)(void *arg, struct qp *qp, const struct rnic_stream_event *event);
     void *stream_arg;
+    bool (*is_open)(void); /* may other processes of this user look into this one? NULL: they may not */
+    rnic_told *told;       /* of what fails (nic_ext.h); NULL: nobody is */
+    void *told_arg;
     struct ah *dying_ahs; /* destroyed, and named by send elements still, see qp/ah.h */
     struct nic_ib ib;     /* InfiniBand's transports' */
 };
@@ -113,11 +117,14 @@ struct qp {
     _Atomic uint32_t at_once;   /* operations (1 << enum rnic_wr_opcode) that may be done while they are posted */
     struct remote_qp remote_qp; /* what its peer allows there */
     struct rnic_counters counters;
-    int record;   /* in nic->store; -1: none */
-    bool exposed; /* a peer of this host may be inside a copy that it makes by this queue pair */
-    bool leaving; /* a thread waits for such, to destroy or change it */
-    bool failed;  /* the oldest send element ends with its own status when the queue is flushed */
+    int record;       /* in nic->store; -1: none */
+    bool exposed;     /* a peer of this host may be inside a copy that it makes by this queue pair */
+    bool leaving;     /* a thread waits for such, to destroy or change it */
+    bool destroying;  /* and it is to be no more then */
+    uint32_t waiting; /* threads that wait for that one */
+    bool failed;      /* the oldest send element ends with its own status when the queue is flushed */
     struct farewell farewell;
+    struct why *why; /* NULL: nothing has failed yet, see qp/why.h */
 
     struct xrc_domain *xrc;     /* of XRC_RECV, or NULL */
     struct qp *xrc_next;        /* in the domain's list */

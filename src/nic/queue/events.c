@@ -40,6 +40,8 @@ static void raise_fd(struct event_queue *q, int fd) {
 }
 
 void event_push(struct event_queue *q, const struct rnic_async_event *event) {
+    if (q->told) /* before a program that waits for it can end */
+        q->told(q->told_arg, &(struct rnic_notice){RNIC_NOTICE_EVENT, event->event_type, event->number, NULL});
     pthread_mutex_lock(&q->lock);
     bool room = q->head - q->tail <= q->mask;
     if (room)

@@ -22,6 +22,8 @@ struct event_queue {
         uint32_t n;
     } *unacked;
     uint32_t unacked_count, unacked_room;
+    rnic_told *told; /* of each one (nic_ext.h); NULL: nobody is.  Device's lock */
+    void *told_arg;
 };
 
 int event_queue_init(struct event_queue *q);

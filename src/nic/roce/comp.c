@@ -7,6 +7,7 @@
  */
 #include <string.h>
 
+#include "qp/why.h"
 #include "roce/path.h"
 #include "roce/placement.h"
 #include "wire/bth.h"
@@ -190,6 +191,8 @@ static void retry(struct qp *qp, uint64_t now, int vendor_err) {
     if (req->retries) {
         req->retries--;
     } else if (!fails_over(qp)) {
+        if (req->strange && req->una == qp->attr.sq_psn)
+            why_strange(qp, req->answered);
         fail_oldest(qp, RNIC_WC_RETRY_EXC_ERR, vendor_err);
         return;
     }
@@ -264,7 +267,8 @@ static void rnr(struct qp *qp, uint8_t syndrome, uint64_t now) {
     req_rewind(qp);
 }
 
-static void remote_error(struct qp *qp, uint8_t syndrome) {
+/* Of a process of the same user on this host, what it has found may stand behind its NAK (resp_out.c). */
+static void remote_error(struct qp *qp, const struct packet *pkt, uint8_t syndrome) {
     static const struct {
         uint8_t status, vendor_err;
     } table[] = {
@@ -274,6 +278,8 @@ static void remote_error(struct qp *qp, uint8_t syndrome) {
     };
     unsigned code = syndrome & AETH_VALUE;
     COUNT(qp, nak_remote_received);
+    if (qp->remote)
+        why_refused(qp, pkt->payload, pkt->length);
     if (code >= sizeof table / sizeof *table || !table[code].status)
         fail_oldest(qp, RNIC_WC_BAD_RESP_ERR, RNIC_VE_BAD_RESPONSE);
     else
@@ -296,7 +302,7 @@ static void nak(struct qp *qp, const struct packet *pkt, uint8_t syndrome, uint6
     } else if ((syndrome & AETH_TYPE) == AETH_RNR) {
         rnr(qp, syndrome, now);
     } else {
-        remote_error(qp, syndrome);
+        remote_error(qp, pkt, syndrome);
     }
 }
 
@@ -409,6 +415,8 @@ void comp_input(struct qp *qp, const struct packet *pkt, uint64_t now) {
             COUNT_USELESS(qp, drop_bad_psn);
         if (psn_mask(req->una - pkt->psn) <= MAX_REPEATED)
             req->echo = now;
+        req->strange = true;
+        req->answered = pkt->psn;
         return;
     }
     measure(req, pkt->psn, now);

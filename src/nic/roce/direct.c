@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/guard.h"
 #include "base/ordered.h"
 #include "mem/remote.h"
 
@@ -26,8 +27,7 @@ static uint32_t right_of(int opcode) {
 
 static int gather(struct qp *qp, const struct send_wqe *wqe, uint8_t *to) {
     if (wqe->flags & RNIC_SEND_INLINE) {
-        ordered_copy(to, wqe->sge, wqe->length);
-        return 0;
+        return guard_copy(to, wqe->sge, wqe->length) ? 0 : RNIC_VE_RKEY_UNMAPPED;
     }
     return sge_gather(&qp->nic->mrs, qp->pub.pd, wqe->sge, wqe->num_sge, 0, to, wqe->length, NULL);
 }
@@ -42,17 +42,24 @@ static struct word_op word_op_of(int opcode, uint64_t compare_add, uint64_t swap
     return (struct word_op){WORD_CMP_SWAP, swap, compare_add};
 }
 
+/* The place of its result is the device's meanwhile.  It is found to be there first: the word is to be changed once. */
 static int atomic(struct qp *qp, const struct send_wqe *wqe, uint64_t *word) {
     const struct word_op op = word_op_of(wqe->opcode, wqe->compare_add, wqe->swap);
-    uint64_t was = word_apply(&op, word);
-    return scatter(qp, wqe, &was);
+    uint64_t was;
+    int ve = sge_gather(&qp->nic->mrs, qp->pub.pd, wqe->sge, wqe->num_sge, 0, (uint8_t *)&was, sizeof was, NULL);
+    if (!ve)
+        ve = scatter(qp, wqe, &was);
+    if (!ve)
+        ve = guard_word(&op, word, &was) ? scatter(qp, wqe, &was) : RNIC_VE_RKEY_UNMAPPED;
+    return ve;
 }
 
 static int atomic_write(struct qp *qp, const struct send_wqe *wqe, uint64_t *word) {
-    uint64_t value;
-    int ve = gather(qp, wqe, (uint8_t *)&value);
-    if (!ve)
-        __atomic_store_n(word, value, __ATOMIC_RELEASE);
+    struct word_op op = {.kind = WORD_STORE};
+    uint64_t was;
+    int ve = gather(qp, wqe, (uint8_t *)&op.operand);
+    if (!ve && !guard_word(&op, word, &was))
+        ve = RNIC_VE_RKEY_UNMAPPED;
     return ve;
 }
 
@@ -195,17 +202,23 @@ static bool understand(struct qp *qp, const struct rnic_send_wr *wr, struct ask 
     return !mr_local(&qp->nic->mrs, qp->pub.pd, sge, fetches ? RNIC_ACCESS_LOCAL_WRITE : 0, &ask->ours) && ask->ours;
 }
 
-static void move(const struct rnic_send_wr *wr, const struct ask *ask, uint8_t *theirs) {
+/* As in atomic(). */
+static void change_word(void *theirs, const void *ours, size_t n, void *op) {
+    volatile uint8_t *place = (uint8_t *)(uintptr_t)ours;
+    *place = *place;
+    place[n - 1] = place[n - 1];
+    uint64_t was = word_apply(op, theirs);
+    memcpy((uint8_t *)(uintptr_t)ours, &was, sizeof was);
+}
+
+static bool move(const struct rnic_send_wr *wr, const struct ask *ask, uint8_t *theirs) {
     uint32_t n = wr->sg_list->length;
-    if (wr->opcode == RNIC_WR_RDMA_WRITE) {
-        ordered_copy(theirs, ask->ours, n);
-    } else if (wr->opcode == RNIC_WR_RDMA_READ) {
-        ordered_copy(ask->ours, theirs, n);
-    } else {
-        const struct word_op op = word_op_of(wr->opcode, wr->wr.atomic.compare_add, wr->wr.atomic.swap);
-        uint64_t was = word_apply(&op, (uint64_t *)(void *)theirs);
-        memcpy(ask->ours, &was, sizeof was);
-    }
+    if (wr->opcode == RNIC_WR_RDMA_WRITE)
+        return guard_copy(theirs, ask->ours, n);
+    if (wr->opcode == RNIC_WR_RDMA_READ)
+        return guard_copy(ask->ours, theirs, n);
+    struct word_op op = word_op_of(wr->opcode, wr->wr.atomic.compare_add, wr->wr.atomic.swap);
+    return guard(change_word, theirs, ask->ours, n, &op);
 }
 
 static bool request_by_process(struct qp *qp, const struct rnic_send_wr *wr, const struct ask *ask) {
@@ -220,8 +233,7 @@ static bool reach(struct qp *qp, const struct rnic_send_wr *wr, const struct ask
     if (!theirs)
         return request_by_process(qp, wr, ask);
     bool good = !is_atomic(wr) || !(((uintptr_t)theirs | ask->addr) % sizeof(uint64_t));
-    if (good)
-        move(wr, ask, theirs);
+    good = good && move(wr, ask, theirs);
     remote_leave(qp->remote);
     return good;
 }

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-#include "base/ordered.h"
+#include "base/guard.h"
 #include "qp/tagged.h"
 #include "roce/roce.h"
 #include "wire/bth.h"
@@ -85,21 +85,28 @@ static inline enum fault inbound_receive(struct qp *qp, const struct inbound *in
     return fits ? OK : FAULT_TOO_LONG;
 }
 
-/* Keys, bounds and rights of the whole message at its start, and again of each later packet. */
-static inline int inbound_access(struct qp *qp, const struct inbound *in, const struct packet *pkt, uint8_t **ptr) {
-    uint64_t va = in->va, length = pkt->length;
-    uint32_t rkey = in->rkey;
+/* Memory that a packet asks for. */
+struct place {
+    uint64_t va, length;
+    uint32_t rkey;
+};
+
+static inline struct place inbound_place(const struct inbound *in, const struct packet *pkt) {
     if (pkt->row->reth) {
         const uint8_t *reth = pkt->bth + pkt->row->reth;
-        va = reth_va(reth);
-        rkey = reth_rkey(reth);
-        length = reth_len(reth);
-    } else if (pkt->row->atomic_eth) {
-        va = atmeth_va(pkt->bth + pkt->row->atomic_eth);
-        rkey = atmeth_rkey(pkt->bth + pkt->row->atomic_eth);
-        length = sizeof(uint64_t);
+        return (struct place){reth_va(reth), reth_len(reth), reth_rkey(reth)};
     }
-    return qp_remote(qp, rkey, va, length, inbound_right(pkt->row->mask), ptr);
+    if (pkt->row->atomic_eth) {
+        const uint8_t *eth = pkt->bth + pkt->row->atomic_eth;
+        return (struct place){atmeth_va(eth), sizeof(uint64_t), atmeth_rkey(eth)};
+    }
+    return (struct place){in->va, pkt->length, in->rkey};
+}
+
+/* Keys, bounds and rights of the whole message at its start, and again of each later packet. */
+static inline int inbound_access(struct qp *qp, const struct inbound *in, const struct packet *pkt, uint8_t **ptr) {
+    const struct place at = inbound_place(in, pkt);
+    return qp_remote(qp, at.rkey, at.va, at.length, inbound_right(pkt->row->mask), ptr);
 }
 
 /* ---------------------------------------------------------------- execution */
@@ -125,9 +132,9 @@ static inline int inbound_store_write(struct qp *qp, struct inbound *in, const s
         in->left = reth_len(reth);
         in->received = 0;
     }
-    if (ptr && pkt->length)
-        ordered_copy(ptr, pkt->payload, pkt->length);
-    else if (pkt->length && mr_remote_store(&qp->nic->mrs, in->rkey, in->va, pkt->payload, pkt->length))
+    if (ptr && pkt->length && !guard_copy(ptr, pkt->payload, pkt->length))
+        return RNIC_VE_RKEY_UNMAPPED;
+    if (!ptr && pkt->length && mr_remote_store(&qp->nic->mrs, in->rkey, in->va, pkt->payload, pkt->length))
         return RNIC_VE_RKEY_UNMAPPED;
     in->va += pkt->length;
     in->left -= pkt->length;

@@ -11,6 +11,7 @@
 
 #include "mem/persist.h"
 #include "qp/element.h"
+#include "qp/why.h"
 #include "qp/xrc.h"
 #include "roce/placement.h"
 #include "roce/resp.h"
@@ -91,12 +92,43 @@ static uint32_t remote_op(const struct packet *pkt) {
                                        : 0;
 }
 
-static void refuse(struct qp *qp, const struct packet *pkt, enum fault fault, int vendor_err) {
+/* What exactly was wrong. */
+static struct finding finding_of(struct qp *qp, const struct packet *pkt, enum fault fault, int vendor_err,
+                                 uint64_t now) {
+    const struct responder *resp = &rc_of(qp)->resp;
+    uint32_t right = inbound_right(pkt->row->mask);
+    const struct place at = inbound_place(&resp->in, pkt);
+    if (fault == FAULT_TOO_LONG && !wq_empty(&qp->rq))
+        return (struct finding){.vendor_err = (uint32_t)vendor_err,
+                                .length = (pkt->row->mask & OPC_FIRST ? 0 : (uint64_t)resp->in.received) + pkt->length,
+                                .size = rq_wqe(&qp->rq, wq_tail(&qp->rq))->length};
+    if (fault == FAULT_DENIED)
+        return (struct finding){
+            .vendor_err = RNIC_VE_RKEY_ACCESS, .lacks = right & ~qp->attr.qp_access_flags, .by_qp = 1};
+    if (fault == FAULT_ACCESS || vendor_err == RNIC_VE_ATOMIC_ALIGN)
+        return why_memory(qp, vendor_err, at.rkey, at.va, at.length, right, now);
+    if (fault == FAULT_LOCAL)
+        return why_receive(qp, vendor_err);
+    return (struct finding){.vendor_err = (uint32_t)vendor_err, .size = resp->res_size};
+}
+
+static const char *kind_of(const struct packet *pkt) {
+    uint32_t mask = pkt->row->mask;
+    return mask & OPC_SEND     ? "SEND"
+           : mask & OPC_WRITE  ? "WRITE"
+           : mask & OPC_READ   ? "READ"
+           : mask & OPC_ATOMIC ? "atomic"
+                               : "request";
+}
+
+static void refuse(struct qp *qp, const struct packet *pkt, enum fault fault, int vendor_err, uint64_t now) {
     struct responder *resp = &rc_of(qp)->resp;
     if (fault == FAULT_RNR) {
         resp_want_nak(resp, (uint8_t)(AETH_RNR | qp->attr.min_rnr_timer));
         return;
     }
+    const struct finding found = finding_of(qp, pkt, fault, vendor_err, now);
+    why_refuse(qp, kind_of(pkt), &found);
     resp_want_nak(resp, faults[fault].syndrome);
     if (qp->cntrs)
         qp_count(qp, remote_op(pkt), false, 0);
@@ -168,12 +200,12 @@ static void execute_send(struct qp *qp, const struct packet *pkt, uint64_t now) 
     int ve;
     struct mw *mw = window_of(qp, pkt, &ve);
     if (ve) {
-        refuse(qp, pkt, FAULT_INVALIDATE, ve);
+        refuse(qp, pkt, FAULT_INVALIDATE, ve, now);
         return;
     }
     ve = inbound_store_send(qp, &resp->in, pkt);
     if (ve) {
-        refuse(qp, pkt, FAULT_LOCAL, ve);
+        refuse(qp, pkt, FAULT_LOCAL, ve, now);
         return;
     }
     if (mw)
@@ -186,7 +218,7 @@ static void execute_write(struct qp *qp, const struct packet *pkt, uint8_t *ptr,
     struct responder *resp = &rc_of(qp)->resp;
     int ve = inbound_store_write(qp, &resp->in, pkt, ptr);
     if (ve) {
-        refuse(qp, pkt, FAULT_ACCESS, ve);
+        refuse(qp, pkt, FAULT_ACCESS, ve, now);
         return;
     }
     executed(qp, pkt, 1, now);
@@ -226,14 +258,14 @@ static void execute_placement(struct qp *qp, const struct packet *pkt, uint64_t 
 static void execute_flush(struct qp *qp, const struct packet *pkt, uint64_t now) {
     struct flush f;
     if (!flush_allowed(qp, pkt)) {
-        refuse(qp, pkt, FAULT_DENIED, 0);
+        refuse(qp, pkt, FAULT_DENIED, 0, now);
         return;
     }
     int ve = flush_access(qp, pkt, &f);
     if (ve)
-        refuse(qp, pkt, FAULT_ACCESS, ve);
+        refuse(qp, pkt, FAULT_ACCESS, ve, now);
     else if (mem_flush(f.at, f.length, f.type))
-        refuse(qp, pkt, FAULT_LOCAL, 0); /* it takes no receive, which could tell more */
+        refuse(qp, pkt, FAULT_LOCAL, 0, now); /* it takes no receive, which could tell more */
     else
         execute_placement(qp, pkt, now);
 }
@@ -265,7 +297,7 @@ static void execute_word(struct qp *qp, const struct packet *pkt, uint8_t *ptr, 
     uint64_t was;
     int ve = change_word(qp, pkt, ptr, &was);
     if (ve) {
-        refuse(qp, pkt, ve == RNIC_VE_ATOMIC_ALIGN ? FAULT_RESOURCES : FAULT_ACCESS, ve);
+        refuse(qp, pkt, ve == RNIC_VE_ATOMIC_ALIGN ? FAULT_RESOURCES : FAULT_ACCESS, ve, now);
         return;
     }
     if (pkt->row->mask & OPC_ATOMIC_WRITE) {
@@ -288,21 +320,21 @@ static void expected(struct qp *qp, const struct packet *pkt, uint64_t now) {
     if (!fault)
         fault = inbound_allowed(qp, pkt);
     if (fault) {
-        refuse(qp, pkt, fault, fault == FAULT_SEQUENCE ? RNIC_VE_BAD_SEQUENCE : RNIC_VE_BAD_LENGTH);
+        refuse(qp, pkt, fault, fault == FAULT_SEQUENCE ? RNIC_VE_BAD_SEQUENCE : RNIC_VE_BAD_LENGTH, now);
         return;
     }
     if (pkt->row->xrceth && !xrc_turn_to(qp, xrceth_srqn(pkt->bth + pkt->row->xrceth), mask & OPC_FIRST)) {
-        refuse(qp, pkt, FAULT_XRC, RNIC_VE_XRC_SRQ);
+        refuse(qp, pkt, FAULT_XRC, RNIC_VE_XRC_SRQ, now);
         return;
     }
     int ve = mask & OPC_WRITE && is_several(qp, pkt) ? inbound_access(qp, &rc->resp.in, pkt, &ptr) : 0;
     if (ve) { /* before it takes a receive, which a shared queue would not have back */
-        refuse(qp, pkt, FAULT_ACCESS, ve);
+        refuse(qp, pkt, FAULT_ACCESS, ve, now);
         return;
     }
     fault = check_resources(qp, pkt);
     if (fault) {
-        refuse(qp, pkt, fault, fault == FAULT_TOO_LONG ? RNIC_VE_RECV_TOO_SMALL : RNIC_VE_NO_RD_ATOMIC);
+        refuse(qp, pkt, fault, fault == FAULT_TOO_LONG ? RNIC_VE_RECV_TOO_SMALL : RNIC_VE_NO_RD_ATOMIC, now);
         return;
     }
     if (mask & OPC_SEND) {
@@ -315,7 +347,7 @@ static void expected(struct qp *qp, const struct packet *pkt, uint64_t now) {
     }
     ve = inbound_access(qp, &rc->resp.in, pkt, &ptr);
     if (ve)
-        refuse(qp, pkt, FAULT_ACCESS, ve);
+        refuse(qp, pkt, FAULT_ACCESS, ve, now);
     else if (mask & OPC_WRITE)
         execute_write(qp, pkt, ptr, now);
     else if (mask & OPC_READ)

@@ -3,6 +3,7 @@
  * Responder, the way out (IBA 9.7.5).  Responses to READs and atomics leave in the order of their requests, and an ACK
  * or NAK only after them, since each acknowledges all that came before.
  */
+#include "qp/why.h"
 #include "qp/xrc.h"
 #include "roce/message.h"
 #include "roce/resp.h"
@@ -58,9 +59,9 @@ static enum result write_read(struct qp *qp, struct resource *res) {
     out_headers(&out);
     if (!ptr && n && mr_remote_load(&qp->nic->mrs, res->rkey, va, out_payload(&out), n))
         return FAILED;
-    if (ptr && n)
-        out_put(&out, ptr);
-    else if (!out.link->bare)
+    if (ptr && n && !mr_copy(out_payload(&out), ptr, n, out_crc(&out)))
+        return FAILED;
+    if (!(ptr && n) && !out.link->bare)
         out.crc = crc32_update(out.crc, out_payload(&out), n);
     out_close(qp, &out);
     return SENT;
@@ -78,7 +79,7 @@ static enum result write_atomic(struct qp *qp, const struct resource *res) {
 }
 
 /* A repetition that cannot be made is nothing: the requester had the answer, and the region went with its consent. */
-static void refuse_response(struct qp *qp, struct resource *res) {
+static void refuse_response(struct qp *qp, struct resource *res, uint64_t now) {
     struct responder *resp = &rc_of(qp)->resp;
     if (res->answered) {
         COUNT(qp, drop_duplicate);
@@ -89,6 +90,11 @@ static void refuse_response(struct qp *qp, struct resource *res) {
     resp->psn = psn_add(res->first_psn, (int32_t)res->cur); /* the NAK carries this PSN */
     resp->queue_count = 0;
     qp_count(qp, RNIC_COMP_CNTR_OP_REMOTE_RDMA_READ, false, 0);
+    uint8_t *ptr;
+    int ve = qp_remote_under(qp, domain_of(qp, res), res->rkey, res->va, res->length, RNIC_ACCESS_REMOTE_READ, &ptr);
+    const struct finding found =
+        why_memory(qp, ve ? ve : RNIC_VE_RKEY_UNMAPPED, res->rkey, res->va, res->length, RNIC_ACCESS_REMOTE_READ, now);
+    why_refuse(qp, "READ", &found);
     resp_want_nak(resp, AETH_NAK_REMOTE_ACCESS);
     if (qp->state != RNIC_QPS_ERR)
         qp_error(qp, RNIC_EVENT_QP_ACCESS_ERR);
@@ -107,7 +113,7 @@ void resp_next(struct qp *qp, uint64_t now) {
         if (sent == SINK_FULL)
             return;
         if (sent == FAILED) {
-            refuse_response(qp, res);
+            refuse_response(qp, res, now);
             continue;
         }
         COUNT(qp, responses_sent);
@@ -133,6 +139,25 @@ static bool write_ack(struct qp *qp, uint8_t syndrome, uint32_t psn) {
     return true;
 }
 
+/* A NAK that ends the connection.  To a process of the same user on this host what was found stands behind it, if that may look into
+ * this one: to others it would tell of keys and regions, and on the wire it has no place. */
+static bool write_end(struct qp *qp, uint8_t syndrome, uint32_t psn) {
+    struct out out;
+    if (!qp->remote || qp->apart || !qp->why || !qp->nic->is_open || !qp->nic->is_open())
+        return write_ack(qp, syndrome, psn);
+    if (!out_open(qp, &out, ROCE_RC_ACK, sizeof qp->why->here, psn, false, false))
+        return false;
+    put_aeth(qp, &out, syndrome);
+    out_headers(&out);
+    out_put(&out, &qp->why->here);
+    out_close(qp, &out);
+    return true;
+}
+
+static bool ends(uint8_t syndrome) {
+    return (syndrome & AETH_TYPE) == (AETH_NAK_REMOTE_ACCESS & AETH_TYPE) && syndrome != AETH_NAK_PSN_SEQ;
+}
+
 static void count_nak(struct qp *qp, uint8_t syndrome) {
     if ((syndrome & AETH_TYPE) == AETH_RNR)
         COUNT(qp, rnr_nak_sent);
@@ -147,7 +172,9 @@ bool resp_ack(struct qp *qp, uint64_t now, bool company) {
     if (resp->queue_count)
         return !rc_of(qp)->congestion.waits;
     if (resp->nak_pending) { /* its PSN is the expected one, so it acknowledges all before (9.7.5.1.1) */
-        if (!write_ack(qp, resp->syndrome, resp->psn))
+        bool written =
+            ends(resp->syndrome) ? write_end(qp, resp->syndrome, resp->psn) : write_ack(qp, resp->syndrome, resp->psn);
+        if (!written)
             return true;
         count_nak(qp, resp->syndrome);
         resp->nak_pending = false;

@@ -62,8 +62,10 @@ struct requester {
     uint8_t probes;               /* since the last progress or retry */
     uint64_t progress;            /* time of the last acknowledged packet, retry, or first packet of a flight */
     uint64_t rnr_until;           /* not before; 0: no wait */
-    bool refused;     /* una, by an RNR NAK, or taken back: nothing goes out behind it until it is acknowledged */
-    uint64_t echo;    /* time of the last answer that came again */
+    bool refused;  /* una, by an RNR NAK, or taken back: nothing goes out behind it until it is acknowledged */
+    uint64_t echo; /* time of the last answer that came again */
+    bool strange;  /* an answer had a PSN that is not outstanding: */
+    uint32_t answered;
     bool probed_part; /* the last probe has asked for one packet of a READ's answer, una's */
     uint64_t rewound; /* time of the last return to una; 0: none since the last progress */
     uint8_t rewinds;  /* since then */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "qp/ah.h"
+#include "qp/why.h"
 #include "roce/roce.h"
 #include "wire/bth.h"
 #include "wire/grh.h"
@@ -126,6 +127,7 @@ static void input(struct qp *qp, const struct packet *pkt, uint64_t now) {
         qp->counters.value[reason]++;
         qp->nic->counters.value[reason]++;
         qp->nic->useless += reason == RNIC_CNT_drop_bad_qkey;
+        why_drop(qp->nic, qp, qp->pub.qp_num, reason);
         return;
     }
     const struct recv_wqe *wqe = rq_wqe(&qp->rq, wq_tail(&qp->rq));

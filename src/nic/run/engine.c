@@ -100,10 +100,10 @@ uint64_t engine_late(const struct run *run, uint64_t now) {
 
 /* The engine has time: nobody makes way for it. */
 static void engine_lock(struct run *run) {
-    if (pthread_mutex_trylock(&run->lock) == 0)
+    if (run_try_mutex(run))
         return;
     uint64_t since = run_clock();
-    pthread_mutex_lock(&run->lock);
+    run_lock_mutex(run);
     note_late(run, since);
 }
 

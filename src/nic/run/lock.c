@@ -7,7 +7,15 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/quick.h"
 #include "run/run.h"
+
+/* A thread that forks waits for the lock by looks. */
+#define LOOK_NS 1000000
+#define LOOKS 2000 /* nobody has it so long, but a thread that waits for this one: both fork */
+
+/* Whose lock this thread takes or lets go just now, and has not noted yet: for a handler of a signal that forks. */
+static _Thread_local QUICK const struct run *volatile between;
 
 uint64_t run_clock(void) {
     struct timespec ts;
@@ -35,6 +43,8 @@ static void enter(struct run *run, const struct run_source *s) {
     add(run->with.arm, s, s->is->arm);
     add(run->with.may_sleep, s, s->is->may_sleep);
     add(run->with.awake, s, s->is->awake);
+    add(run->with.note, s, s->is->note);
+    add(run->with.has_reached, s, s->is->has_reached);
 }
 
 void run_init(struct run *run, struct nic *nic, const struct run_source *sources) {
@@ -68,14 +78,72 @@ void run_abandon(struct run *run) {
     close(run->wake_fd);
 }
 
+static const void *this_thread(void) {
+#if defined(__has_builtin) && __has_builtin(__builtin_thread_pointer)
+    return __builtin_thread_pointer();
+#else
+    return (const void *)pthread_self();
+#endif
+}
+
+static void hold(struct run *run) { atomic_store_explicit(&run->holder, this_thread(), memory_order_relaxed); }
+
+bool run_try_mutex(struct run *run) {
+    between = run;
+    bool locked = pthread_mutex_trylock(&run->lock) == 0;
+    if (locked)
+        hold(run);
+    between = NULL;
+    return locked;
+}
+
+void run_lock_mutex(struct run *run) {
+    between = run;
+    pthread_mutex_lock(&run->lock);
+    hold(run);
+    between = NULL;
+}
+
+bool run_is_held(const struct run *run) {
+    return atomic_load_explicit(&run->holder, memory_order_relaxed) == this_thread();
+}
+
 /* For a verb: whoever works meanwhile makes way, see run_trylock() and engine.c. */
 void run_lock(struct run *run) {
-    if (pthread_mutex_trylock(&run->lock)) {
+    if (!run_try_mutex(run)) {
         atomic_fetch_add(&run->waiting, 1);
-        pthread_mutex_lock(&run->lock);
+        run_lock_mutex(run);
         atomic_fetch_sub(&run->waiting, 1);
     }
     run_uncancelled(run);
+}
+
+/* So long at most. */
+static bool lock_within(struct run *run, long ns) {
+    struct timespec limit;
+    clock_gettime(CLOCK_REALTIME, &limit);
+    limit.tv_nsec += ns;
+    limit.tv_sec += limit.tv_nsec / 1000000000;
+    limit.tv_nsec %= 1000000000;
+    return pthread_mutex_timedlock(&run->lock, &limit) == 0;
+}
+
+/* Between the lock and the note, or the other way round, no thread is noted. */
+static bool is_ours(const struct run *run) {
+    return run_is_held(run) || (between == run && !atomic_load(&run->holder));
+}
+
+bool run_lock_to_fork(struct run *run) {
+    bool locked = pthread_mutex_trylock(&run->lock) == 0;
+    atomic_fetch_add(&run->waiting, 1);
+    for (int i = 0; !locked && !is_ours(run) && i < LOOKS; i++)
+        locked = lock_within(run, LOOK_NS);
+    atomic_fetch_sub(&run->waiting, 1);
+    if (!locked)
+        return false;
+    hold(run);
+    run_uncancelled(run);
+    return true;
 }
 
 void run_uncancelled(struct run *run) {
@@ -89,7 +157,11 @@ static void unlock(struct run *run) {
     bool was = run->uncancelled;
     int state = run->cancel_state;
     run->uncancelled = false;
+    const struct run *other = between; /* of what a handler of a signal has interrupted */
+    between = run;
+    atomic_store_explicit(&run->holder, NULL, memory_order_relaxed);
     pthread_mutex_unlock(&run->lock);
+    between = other;
     if (was)
         pthread_setcancelstate(state, NULL);
 }
@@ -106,7 +178,7 @@ static inline void barrier_after_unlock(void) {
 
 /* Whoever posts or polls all the time would have the lock again before one that sleeps is awake. So it is left to that
  * one, who looks at the bells when it unlocks. */
-bool run_trylock(struct run *run) { return !atomic_load(&run->waiting) && pthread_mutex_trylock(&run->lock) == 0; }
+bool run_trylock(struct run *run) { return !atomic_load(&run->waiting) && run_try_mutex(run); }
 
 void run_unlock(struct run *run) {
     for (;;) {

@@ -10,6 +10,7 @@
 #define ACK_HOLD_NS 15000  /* an ACK waits so long for the answer of an application that polls all the time */
 #define YIELD_POLLS 64     /* polls in vain, some 20 us, with the short looks in between */
 #define LEAVING 64         /* looks at the sockets before they close */
+#define ENDING 64          /* passes before a queue pair ends: more than a socket of the usual size holds */
 #define ROUNDS 8           /* of sending, for a thread that posts or polls */
 #define POLLING_NS 20000   /* which is one that polled so shortly before */
 #define REFUSALS 64        /* polls in a row that leave the lock to others; the next one waits for it */
@@ -18,13 +19,20 @@
 #define CALM_POLLS 15      /* of such a , then one at the time and the sockets, too */
 
 static bool receive(struct run *run, uint64_t now, bool everything) {
-    bool any = false;
+    bool any = false, more = false;
+    run->unnoted = false;
+    EACH_SOURCE(run, s, receive) {
+        run->more = false;
+        any |= s->is->receive(s->owner, now, everything);
+        run->unnoted |= run->more && !s->is->note;
+        more |= run->more;
+    }
     run->more = false;
-    EACH_SOURCE(run, s, receive)
-    any |= s->is->receive(s->owner, now, everything);
     if (everything)
         EACH_SOURCE(run, s, receive_rare)
     any |= s->is->receive_rare(s->owner, now);
+    run->unnoted |= run->more;
+    run->more |= more;
     return any;
 }
 
@@ -159,13 +167,25 @@ bool progress_poll(struct run *run, bool will_wait) {
     return true;
 }
 
+/* It says nothing of how often the application polls. */
+static void look_again(struct run *run) {
+    if (!lock_to_poll(run))
+        return;
+    poll_all(run, run_clock(), false);
+    run_unlock(run);
+}
+
 /* An application that polls in vain lets others have the processor now and then: its peer may be waiting for it, where
- * there is more to do than there are processors. */
-void progress_polled(struct run *run, bool found) {
+ * there is more to do than there are processors.  Then it looks again.  Else it would hear that nothing has come when the peer
+ * has sent its last message and disconnected; and a program that finds that event next gives up what it has not polled. */
+bool progress_polled(struct run *run, bool found) {
     uint32_t in_vain = found ? 0 : atomic_load_explicit(&run->in_vain, memory_order_relaxed) + 1;
     atomic_store_explicit(&run->in_vain, in_vain, memory_order_relaxed);
-    if (in_vain % YIELD_POLLS == YIELD_POLLS - 1)
-        sched_yield();
+    if (in_vain % YIELD_POLLS != YIELD_POLLS - 1)
+        return false;
+    sched_yield();
+    look_again(run);
+    return true;
 }
 
 void progress_post(struct run *run, struct qp *qp) {
@@ -185,6 +205,28 @@ void progress_sent(struct run *run, struct qp *qp, uint64_t now) {
     sched_input(run, qp, now);
     if (run->ready_first || !atomic_load(&run->disarmed))
         progress_finish(run, now);
+}
+
+static bool has_taken(const struct run *run) {
+    bool all = !run->more || !run->unnoted;
+    if (run->more)
+        EACH_SOURCE(run, s, has_reached)
+    all &= s->is->has_reached(s->owner);
+    return all;
+}
+
+/* Who sends without end keeps no queue pair from its end: what comes from now on is left, and anything after so many passes. */
+void progress_take(struct run *run) {
+    EACH_SOURCE(run, s, note)
+    s->is->note(s->owner);
+    for (int i = 0; i < ENDING; i++) {
+        uint64_t now = run_clock();
+        progress(run, now, true);
+        progress_finish(run, now);
+        if (has_taken(run))
+            return;
+        run_let_others(run);
+    }
 }
 
 void progress_leave(struct run *run) {

@@ -44,6 +44,9 @@ struct source {
     /* Of a source that is memory: from now on whoever sends wakes us. False: something is there. awake: not any more. */
     bool (*may_sleep)(void *owner);
     void (*awake)(void *owner);
+    /* Of a source that knows when all has been received that was there when it was noted, however much has come since. */
+    void (*note)(void *owner);
+    bool (*has_reached)(const void *owner);
 };
 
 struct run_source {
@@ -69,7 +72,7 @@ struct run {
         struct run_source receive[RUN_SOURCES + 1], receive_rare[RUN_SOURCES + 1], wants[RUN_SOURCES + 1],
             is_used[RUN_SOURCES + 1], resume[RUN_SOURCES + 1], deadline[RUN_SOURCES + 1], flush[RUN_SOURCES + 1],
             timer[RUN_SOURCES + 1], timer_at[RUN_SOURCES + 1], arm[RUN_SOURCES + 1], may_sleep[RUN_SOURCES + 1],
-            awake[RUN_SOURCES + 1];
+            awake[RUN_SOURCES + 1], note[RUN_SOURCES + 1], has_reached[RUN_SOURCES + 1];
     } with;
     /* A queue pair that can go two ways is to send for the first time.  False: it is not known yet which, and it becomes
      * ready when it is.  Set with its owner by whoever opens the device. */
@@ -77,12 +80,14 @@ struct run {
     void *decider;
 
     pthread_mutex_t lock;
-    bool uncancelled; /* pthread_cancel() is off for the thread that has the lock; its state before: */
+    _Atomic(const void *) holder; /* the thread that has it; written by that one */
+    bool uncancelled;             /* pthread_cancel() is off for the thread that has the lock; its state before: */
     int cancel_state;
     _Atomic int waiting;      /* threads that wait for the lock for a verb; whoever makes progress makes way */
     _Atomic uint32_t refused; /* polls since the last one that got the lock */
     uint64_t now;             /* of the pass */
     bool more;                /* the last look at what has come may have left some of it: sources say so */
+    bool unnoted;             /* also of a source that has no note() */
     uint64_t more_since;      /* as every look since then; 0: it has not */
     uint64_t looked_at;       /* when that last look was */
 
@@ -118,8 +123,13 @@ int run_reserve(struct run *run, uint32_t qps); /* a timer for one more than so 
 void run_lock(struct run *run);
 bool run_trylock(struct run *run); /* false, too, while a thread waits for it */
 void run_unlock(struct run *run);
-void run_let_others(struct run *run); /* have the lock for a moment */
-void run_abandon(struct run *run);    /* in a forked child */
+void run_let_others(struct run *run);    /* have the lock for a moment */
+bool run_try_mutex(struct run *run);     /* without making way for others, */
+void run_lock_mutex(struct run *run);    /* and without making others make way */
+bool run_is_held(const struct run *run); /* by this thread: a handler of a signal may ask */
+/* False: this thread has it already, or it was not to be had. */
+bool run_lock_to_fork(struct run *run);
+void run_abandon(struct run *run); /* in a forked child */
 /* Until it unlocks, the thread is not cancelled, or nobody would have the lock again.  run_lock() does so; whoever has it by
  * run_trylock() does so before what may call a function of libc that is a point of cancellation. */
 void run_uncancelled(struct run *run);
@@ -145,9 +155,13 @@ bool progress(struct run *run, uint64_t now, bool everything);
  * sleep until an event, so that progress is the engine thread's again. */
 bool progress_look(struct run *run);                 /* a short look; false: there was none */
 bool progress_poll(struct run *run, bool will_wait); /* false: a short look was enough */
-void progress_polled(struct run *run, bool found);   /* after any other poll */
+/* After any other poll.  True: others have had the processor, and what came meanwhile has been taken in. */
+bool progress_polled(struct run *run, bool found);
 void progress_post(struct run *run, struct qp *qp);
 void progress_sent(struct run *run, struct qp *qp, uint64_t now); /* the same of what has gone out; under the lock */
+/* Takes what has come before a queue pair ends: an ACK that is there makes a success of what would be flushed, and a request
+ * is executed and acknowledged.  Lets others have the lock between two passes. */
+void progress_take(struct run *run);
 void progress_leave(struct run *run); /* the device closes: what came here for other processes goes to them */
 /* Sends what doorbells and ready queue pairs ask for, and wakes the engine for the rest. */
 void progress_finish(struct run *run, uint64_t now);

@@ -68,5 +68,9 @@ int soft_cm_watch_service(struct rnic_context *ctx, uint64_t service_id, const u
         listen_any_name(&name, service_id, address_is_v4(&addr), dev->net.netdev.ifindex);
         found = lifeline_watch(&name);
     }
+    if (found == -ECONNREFUSED) {
+        listen_any_name(&name, service_id, address_is_v4(&addr), 0);
+        found = lifeline_watch(&name);
+    }
     return watching(found, fd, err);
 }

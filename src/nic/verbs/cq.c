@@ -204,7 +204,7 @@ static int check_unused(struct dev *dev, struct cq *cq, struct channel *ch, stru
     int rc = dev_leave_events(dev, cq->pub.cq_context, err);
     if (rc || !ch || channel_forget(ch, cq))
         return rc;
-    fail(err, -EBUSY, "%u events are not acknowledged: ack_events(%u)", cq->taken, cq->taken);
+    fail(err, -EBUSY, "unacknowledged events: %u; ack_events(%u) first", cq->taken, cq->taken);
     return dev_busy_for(cq->taken, err);
 }
 
@@ -237,13 +237,17 @@ static void end_poll(struct cq *cq) {
         atomic_store(&cq->polled, false);
 }
 
+static int take(struct cq *cq, int n, struct rnic_wc *wc, struct rnic_wc_ex *times) {
+    return cq_empty(cq) ? 0 : cq_take_ex(cq, n, wc, times);
+}
+
 static int poll_cq(struct dev *dev, struct cq *cq, int n, struct rnic_wc *wc, struct rnic_wc_ex *times) {
     bool looked = true;
     if (cq_empty(cq)) /* and armed: whoever polls is about to wait for the event */
         looked = progress_poll(&dev->run, atomic_load_explicit(&cq->armed, memory_order_relaxed) != CQ_NOT_ARMED);
-    int got = cq_empty(cq) ? 0 : cq_take_ex(cq, n, wc, times);
-    if (looked || got)
-        progress_polled(&dev->run, got > 0);
+    int got = take(cq, n, wc, times);
+    if ((looked || got) && progress_polled(&dev->run, got > 0))
+        got = take(cq, n, wc, times);
     return got == 0 && atomic_load_explicit(&cq->overrun, memory_order_relaxed) ? -EOVERFLOW : got;
 }
 

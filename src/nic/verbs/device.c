@@ -296,6 +296,7 @@ static const struct rnic_ext_cm cm = {
 static const struct rnic_ext_now now = {.post_send = soft_post_send_now, .poll_cq = soft_poll_cq_now};
 static const struct rnic_ext_behind behind = {.post_send = soft_post_send_behind};
 static const struct rnic_ext_stats stats = {.query_counters = soft_query_counters, .query_qp = soft_query_qp_stats};
+static const struct rnic_ext_causes causes = {.of = soft_cause_of, .listen = soft_listen_causes};
 static const struct rnic_ext_faults faults = {.set = soft_set_fault};
 static const struct rnic_ext_events events = {.raise = soft_raise_event};
 static const struct rnic_ext_pkeys pkeys = {.set = soft_set_pkeys};
@@ -312,15 +313,7 @@ static const struct rnic_ext_query query = {
 };
 
 const struct rnic_extension soft_extensions[] = {
-    {RNIC_EXT_CM, &cm},
-    {RNIC_EXT_NOW, &now},
-    {RNIC_EXT_STATS, &stats},
-    {RNIC_EXT_FAULTS, &faults},
-    {RNIC_EXT_PKEYS, &pkeys},
-    {RNIC_EXT_MEMORY, &memory},
-    {RNIC_EXT_QUERY, &query},
-    {RNIC_EXT_EVENTS, &events},
-    {RNIC_EXT_STREAM, &stream},
-    {RNIC_EXT_BEHIND, &behind},
-    {0},
+    {RNIC_EXT_CM, &cm},         {RNIC_EXT_NOW, &now},       {RNIC_EXT_STATS, &stats},   {RNIC_EXT_CAUSES, &causes},
+    {RNIC_EXT_FAULTS, &faults}, {RNIC_EXT_PKEYS, &pkeys},   {RNIC_EXT_MEMORY, &memory}, {RNIC_EXT_QUERY, &query},
+    {RNIC_EXT_EVENTS, &events}, {RNIC_EXT_STREAM, &stream}, {RNIC_EXT_BEHIND, &behind}, {0},
 };

@@ -3,12 +3,14 @@
  * Protection domains, and what is common to memory regions of every kind (IBA 10.6, 11.2.1, 11.2.8).
  */
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/fail.h"
+#include "mem/mappings.h"
 #include "mem/mw.h"
 #include "nic_heap.h"
 #include "verbs/verbs.h"
@@ -129,24 +131,36 @@ int check_access(uint32_t access, uint32_t allowed, struct rnic_err *err) {
 
 static int populate(void *at, size_t length, int how) { return madvise(at, length, how) ? errno : 0; }
 
+static const char *unreadable(const struct mapping *m) { return m->perms[0] == 'r' ? NULL : "may not be read"; }
+static const char *unwritable(const struct mapping *m) { return m->perms[1] == 'w' ? NULL : "may not be written"; }
+
+/* Of what the system cannot bring in, such as a device's memory, and of all memory before Linux 5.14. */
+static int check_rights(void *from, uint64_t length, bool writes, struct rnic_err *err) {
+    const char *why;
+    uint64_t at;
+    if (!mappings_check(from, length, writes ? unwritable : unreadable, &why, &at) || !why)
+        return 0;
+    return fail(err, -EFAULT, "the memory at 0x%" PRIx64 " %s%s", at, why,
+                writes ? ", and LOCAL_WRITE needs that" : "");
+}
+
 /* Brings the pages in, and finds out without a signal whether they can be read, or written.  Registration on a
  * hardware NIC pins them; software needs no physical addresses. */
 int check_mapped(void *addr, uint64_t length, uint32_t access, struct rnic_err *err) {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)addr & ~(page - 1);
     uintptr_t to = ((uintptr_t)addr + length + page - 1) & ~(page - 1);
     bool writes = access & RNIC_ACCESS_LOCAL_WRITE;
-    int error;
     if (!length)
         return 0;
     if ((uintptr_t)addr + length < (uintptr_t)addr || to <= from)
         return fail(err, -EINVAL, "the range wraps around the address space");
-    error = populate((void *)from, to - from, writes ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
-    if (error == EINVAL && writes && !populate((void *)from, to - from, MADV_POPULATE_READ))
-        error = EFAULT;            /* it is there, and read-only */
-    if (!error || error == EINVAL) /* before Linux 5.14, or memory that cannot be populated, such as a device's */
+    int error = populate((void *)from, to - from, writes ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
+    if (!error)
         return 0;
+    if (error == EINVAL)
+        return check_rights((void *)from, to - from, writes, err);
     if (error == ENOMEM || error == EFAULT)
-        return fail(err, -EFAULT, "the memory is not mapped%s", writes ? ", or may not be written" : "");
+        return fail(err, -EFAULT, "the memory is not mapped, or lies behind the end of its file");
     return fail(err, -error, "the memory cannot be used: %s", strerror(error));
 }
 
@@ -189,19 +203,21 @@ static bool is_ordinary(const struct mr *mr) { return mr->kind == MR_PLAIN && !m
  * that the device has made for another region; one of the region alone; or the program's heap. */
 static void place(struct dev *dev, const struct mr *mr, struct store_record *r) {
     uint64_t offset;
-    int fd;
+    struct rnic_heap_place heap;
     if (mr->sealed >= 0) {
         r->kind = STORE_SEALED;
         r->offset = (uint64_t)mr->sealed;
+        r->inode = mr->inode;
     } else if (mr_in_file(mr) || store_find(&dev->store, mr->pub.addr, mr->pub.length, &offset)) {
         r->kind = STORE_MR;
         r->offset = mr_in_file(mr) ? mr->stored_at : offset;
     } else {
         r->kind = STORE_ORDINARY;
         r->offset = mr->pub.iova + mr->shift;
-        if (rnic_heap_find && rnic_heap_find(mr->pub.addr, mr->pub.length, &fd, &offset)) {
-            r->heap = (uint32_t)fd + 1;
-            r->heap_offset = offset;
+        if (rnic_heap_find && rnic_heap_find(mr->pub.addr, mr->pub.length, &heap)) {
+            r->heap = (uint32_t)heap.fd + 1;
+            r->heap_offset = heap.offset;
+            r->inode = heap.inode;
         }
     }
 }
@@ -338,6 +354,7 @@ int leave_mr(struct mr *mr, struct rnic_err *err) {
         return rc;
     }
     mr_remove(&dev->nic.mrs, mr);
+    mr_remember(&dev->nic.mrs, mr->pub.rkey, run_clock());
     object_leave(dev, KIND_MR, &mr->listed);
     ((struct pd *)mr->pub.pd)->mrs--;
     if (mr->dm)

@@ -16,15 +16,23 @@
 
 #define NOW_BYTES 4096 /* are copied in a tenth of a microsecond */
 
-static int check_cap(const struct rnic_device_attr *limits, const struct rnic_qp_cap *cap, struct rnic_err *err) {
+static bool receives_of_its_own(const struct rnic_qp_init_attr *attr) {
+    return !attr->srq && !attr->rwq_ind_tbl && attr->qp_type != RNIC_QPT_XRC_SEND && attr->qp_type != RNIC_QPT_XRC_RECV;
+}
+
+/* What is asked for receives that the queue pair does not have is passed over (man ibv_create_qp). */
+static int check_cap(const struct rnic_device_attr *limits, const struct rnic_qp_init_attr *attr,
+                     struct rnic_err *err) {
+    const struct rnic_qp_cap *cap = &attr->cap;
+    bool receives = receives_of_its_own(attr);
     uint32_t max_wr = (uint32_t)limits->max_qp_wr, max_sge = (uint32_t)limits->max_sge;
     const struct {
         uint32_t value, most;
         const char *name;
     } rows[] = {{cap->max_send_wr, max_wr, "max_send_wr"},
-                {cap->max_recv_wr, max_wr, "max_recv_wr"},
+                {receives ? cap->max_recv_wr : 0, max_wr, "max_recv_wr"},
                 {cap->max_send_sge, max_sge, "max_send_sge"},
-                {cap->max_recv_sge, max_sge, "max_recv_sge"},
+                {receives ? cap->max_recv_sge : 0, max_sge, "max_recv_sge"},
                 {cap->max_inline_data, limits->max_inline_data, "max_inline_data"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (rows[i].value > rows[i].most)
@@ -74,8 +82,10 @@ static int check_init(const struct rnic_pd *pd, const struct rnic_qp_init_attr *
         return fail(err, -EINVAL,
                     "an XRC_RECV queue pair is of an XRC domain, not of a protection domain: "
                     "XRCD.create_qp() makes it");
-    if (attr->rwq_ind_tbl)
-        return raw_check_spread(pd, attr, err);
+    if (attr->rwq_ind_tbl) {
+        int rc = raw_check_spread(pd, attr, err);
+        return rc ? rc : check_cap(&dev_of(pd->ctx)->attr, attr, err);
+    }
     if (attr->srq && attr->qp_type == RNIC_QPT_GSI)
         return fail(err, -EINVAL, "a GSI queue pair has receives of its own, no shared receive queue");
     if (attr->srq && attr->srq->ctx != pd->ctx)
@@ -85,7 +95,7 @@ static int check_init(const struct rnic_pd *pd, const struct rnic_qp_init_attr *
     if (attr->srq && ((const struct srq *)attr->srq)->tags && verbs_check_tagged(attr, err))
         return -EOPNOTSUPP;
     int rc = check_cqs(pd, attr, err);
-    return rc ? rc : check_cap(&dev_of(pd->ctx)->attr, &attr->cap, err);
+    return rc ? rc : check_cap(&dev_of(pd->ctx)->attr, attr, err);
 }
 
 void verbs_free_qp(struct qp *qp) {
@@ -95,14 +105,11 @@ void verbs_free_qp(struct qp *qp) {
     wq_free(&qp->rq);
     free(qp->cntrs);
     free(qp->tagged);
+    free(qp->why);
     free(qp);
 }
 
 static uint32_t at_least_one(uint32_t n) { return n ? n : 1; }
-
-static bool receives_of_its_own(const struct rnic_qp_init_attr *attr) {
-    return !attr->srq && !attr->rwq_ind_tbl && attr->qp_type != RNIC_QPT_XRC_SEND && attr->qp_type != RNIC_QPT_XRC_RECV;
-}
 
 struct rnic_qp_cap verbs_granted_cap(const struct qp *qp) {
     if (qp->xrc)
@@ -284,7 +291,7 @@ int soft_destroy_qp(struct rnic_qp *pub, struct rnic_err *err) {
     if (!rc)
         rc = dev_check_events(dev, pub->qp_context, err);
     if (!rc)
-        rc = verbs_close_off(dev, qp, true, err);
+        rc = verbs_close_off_to_destroy(dev, qp, err);
     if (!rc) {
         rc = dev_leave_events(dev, pub->qp_context, err); /* one may have been taken meanwhile */
         rc ? verbs_carry_on(dev, qp) : verbs_leave_qp(dev, qp);

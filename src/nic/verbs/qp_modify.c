@@ -45,14 +45,13 @@ static int enter_state(struct dev *dev, struct qp *qp, int to, struct rnic_err *
     return rc;
 }
 
-static int check_mtu(const struct dev *dev, const struct rnic_qp_attr *attr, uint32_t mask, struct rnic_err *err) {
-    if (!(mask & RNIC_QP_PATH_MTU) || attr->path_mtu <= net_active_mtu(&dev->net))
+/* A path_mtu beyond the active one is taken, as by the kernel's drivers: the path may lead to this host, or the netdev's MTU
+ * grow.  A packet that is too long for its way counts as tx_too_long. */
+static int check_mtu(const struct dev *dev, uint32_t mask, struct rnic_err *err) {
+    if (!(mask & RNIC_QP_PATH_MTU) || net_active_mtu(&dev->net))
         return 0;
-    if (!net_active_mtu(&dev->net))
-        return fail(err, -EINVAL, "the MTU of %s is %d, too small for RoCE: at least %u", dev->net.netdev.name,
-                    dev->net.netdev.mtu, mtu_bytes(RNIC_MTU_256) + NET_HEADERS_MAX);
-    return fail(err, -EINVAL, "path_mtu is %u bytes; the port's active MTU is %u (the netdev's is %d)",
-                mtu_bytes(attr->path_mtu), mtu_bytes(net_active_mtu(&dev->net)), dev->net.netdev.mtu);
+    return fail(err, -EINVAL, "the MTU of %s is %d, too small for RoCE: at least %u", dev->net.netdev.name,
+                dev->net.netdev.mtu, mtu_bytes(RNIC_MTU_256) + NET_HEADERS_MAX);
 }
 
 /* A path that is not a wire's cannot fail, and no packet of it could tell the peer of another one. */
@@ -71,7 +70,7 @@ static int modify(struct dev *dev, struct qp *qp, const struct rnic_qp_attr *att
     struct rnic_qp_attr before = qp->attr;
     int rc = qp_attr_check(qp, attr, mask, err);
     if (!rc)
-        rc = check_mtu(dev, attr, mask, err);
+        rc = check_mtu(dev, mask, err);
     if (!rc)
         rc = check_local(qp, mask, err);
     if (!rc && (mask & RNIC_QP_RATE_LIMIT))
@@ -111,11 +110,10 @@ void verbs_publish_qp(struct dev *dev, struct qp *qp) {
         store_hide(&dev->store, qp->record);
 }
 
-static int busy(struct rnic_err *err) {
-    return fail(err, -EBUSY, "another thread is destroying or modifying the queue pair");
-}
+static int busy(struct rnic_err *err) { return fail(err, -EBUSY, "another thread is destroying the queue pair"); }
 
 void verbs_settle(struct dev *dev, struct qp *qp) {
+    progress_take(&dev->run);
     uint64_t until = run_clock() + SETTLE_NS;
     while (!sched_settle(&dev->run, qp) && run_clock() < until)
         run_let_others(&dev->run);
@@ -133,10 +131,18 @@ static bool end_copies(struct dev *dev, struct qp *qp, bool ends) {
     return !ends || lanes_await(&dev->host, peer);
 }
 
+/* Until no other thread changes it; the lock is let go meanwhile. 0, or -EBUSY: one destroys it. */
+static int await_turn(struct dev *dev, struct qp *qp, struct rnic_err *err) {
+    while (qp->leaving && !qp->destroying) {
+        qp->waiting++;
+        run_let_others(&dev->run);
+        qp->waiting--;
+    }
+    return qp->destroying ? busy(err) : 0;
+}
+
 /* The same as for regions (withdraw_mr). */
-int verbs_close_off(struct dev *dev, struct qp *qp, bool ends, struct rnic_err *err) {
-    if (qp->leaving)
-        return busy(err);
+static int close_off(struct dev *dev, struct qp *qp, bool ends, struct rnic_err *err) {
     qp->leaving = true;
     if (ends)
         verbs_settle(dev, qp);
@@ -153,7 +159,23 @@ int verbs_close_off(struct dev *dev, struct qp *qp, bool ends, struct rnic_err *
                        "pair; try again when it goes on or has ended");
 }
 
+int verbs_close_off(struct dev *dev, struct qp *qp, bool ends, struct rnic_err *err) {
+    int rc = await_turn(dev, qp, err);
+    return rc ? rc : close_off(dev, qp, ends, err);
+}
+
+int verbs_close_off_to_destroy(struct dev *dev, struct qp *qp, struct rnic_err *err) {
+    int rc = await_turn(dev, qp, err);
+    if (rc)
+        return rc;
+    qp->destroying = true;
+    while (qp->waiting) /* they see it, and go */
+        run_let_others(&dev->run);
+    return close_off(dev, qp, true, err);
+}
+
 void verbs_carry_on(struct dev *dev, struct qp *qp) {
+    qp->destroying = false;
     verbs_publish_qp(dev, qp);
     if (qp->engine->again)
         qp->engine->again(qp);
@@ -172,11 +194,10 @@ static bool takes_away(const struct qp *qp, const struct rnic_qp_attr *attr, uin
 
 static int make_way(struct dev *dev, struct qp *qp, const struct rnic_qp_attr *attr, uint32_t mask,
                     struct rnic_err *err) {
-    if (qp->leaving)
-        return busy(err);
-    if (!takes_away(qp, attr, mask))
-        return 0;
-    int rc = qp_attr_check(qp, attr, mask, err); /* what is refused changes nothing */
+    int rc = await_turn(dev, qp, err);
+    if (rc || !takes_away(qp, attr, mask))
+        return rc;
+    rc = qp_attr_check(qp, attr, mask, err); /* what is refused changes nothing */
     return rc ? rc : verbs_close_off(dev, qp, is_end(attr, mask), err);
 }
 

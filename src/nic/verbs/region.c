@@ -81,7 +81,7 @@ static int take_addr(struct mr *mr, const struct rnic_mr_init_attr *attr, struct
 static bool take_sealed(struct dev *dev, struct mr *mr) {
     const uint32_t both = RNIC_ACCESS_REMOTE_READ | RNIC_ACCESS_LOCAL_WRITE;
     return dev->host.local && (mr->access & both) == RNIC_ACCESS_REMOTE_READ &&
-           !store_alloc_sealed(&dev->store, mr->pub.length, &mr->sealed, &mr->map);
+           !store_alloc_sealed(&dev->store, mr->pub.length, &mr->sealed, &mr->inode, &mr->map);
 }
 
 static int take_alloc(struct mr *mr, struct rnic_err *err) {
@@ -298,6 +298,7 @@ static void apply(struct mr *mr, uint32_t flags, struct rnic_pd *pd, const struc
     mr->pub.length = then->length;
     mr->pub.iova = (uintptr_t)then->addr;
     mr->shift = 0;
+    mr->lost = false;
     if (then->access & RNIC_ACCESS_ZERO_BASED)
         name_as(mr, 0);
 }

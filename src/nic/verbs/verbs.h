@@ -179,13 +179,20 @@ int soft_query_qp(struct rnic_qp *pub, struct rnic_qp_attr *attr, struct rnic_qp
 int soft_query_qp_stats(struct rnic_qp *pub, struct rnic_qp_stats *out, struct rnic_err *err);
 void verbs_disconnect(struct dev *dev, struct qp *qp); /* its packets take no way any more */
 void verbs_publish_qp(struct dev *dev, struct qp *qp); /* to peers on this host */
-/* Sends the last ACK, since nobody could tell the peer later that its work has been done.  Lets go of the lock while the link
+/* Takes what has come, and sends the last ACK, since nobody could tell the peer later that its work has been done.  Lets go of the lock while the link
  * is full. */
 void verbs_settle(struct dev *dev, struct qp *qp);
 /* From now on none of them reads or writes memory by it, nor, if it ends, what it has sent by reference; its peer has been
- * told what it has done. -EBUSY: one stands still in the middle; nothing has changed.  Lets go of the lock while it waits. */
+ * told what it has done. -EBUSY: one stands still in the middle, or another thread destroys it; nothing has changed.  Lets go of the
+ * lock while it waits, also for a thread that does the same. */
 int verbs_close_off(struct dev *dev, struct qp *qp, bool ends, struct rnic_err *err);
+/* The same for who destroys it then, or carries on: no other thread comes behind. */
+int verbs_close_off_to_destroy(struct dev *dev, struct qp *qp, struct rnic_err *err);
 void verbs_carry_on(struct dev *dev, struct qp *qp); /* after that: it does not end */
+
+/* causes.c */
+bool soft_cause_of(struct rnic_context *ctx, const struct rnic_wc *wc, struct rnic_cause *cause);
+void soft_listen_causes(struct rnic_context *ctx, rnic_told *told, void *arg);
 
 /* qp_ex.c */
 uint32_t verbs_paced_types(const struct dev *dev); /* 1 << enum rnic_qp_type: whose rate can be limited */

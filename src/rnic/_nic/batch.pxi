@@ -144,12 +144,12 @@ cdef class Chain:
             if not PyObject_CheckBuffer(local):
                 local = self.check(opcode, local, remote, offset)
             try:
-                PyObject_GetBuffer(local, &r.view, PyBUF_C_CONTIGUOUS | (PyBUF_WRITABLE if reads else 0))
+                take_buffer(local, &r.view, PyBUF_C_CONTIGUOUS | (PyBUF_WRITABLE if reads else 0), "batch()")
             except Exception:
                 local = self.check(opcode, local, remote, offset)
                 if len(local):
                     raise
-                PyObject_GetBuffer(local, &r.view, PyBUF_C_CONTIGUOUS)   # what is empty may be read-only
+                take_buffer(local, &r.view, PyBUF_C_CONTIGUOUS, "batch()")   # what is empty may be read-only
             r.exported, r.length = True, r.view.len
             self.place(r, local, reads)
         r.local = local

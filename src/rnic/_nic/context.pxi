@@ -25,6 +25,7 @@ cdef class Context(Handle):
     cdef const rnic_ext_now *now
     cdef const rnic_ext_behind *behind
     cdef const rnic_ext_stats *stats
+    cdef const rnic_ext_causes *causes
     cdef const rnic_ext_faults *faults
     cdef const rnic_ext_events *events
     cdef const rnic_ext_pkeys *pkeys
@@ -99,6 +100,7 @@ cdef class Context(Handle):
         self.now = <const rnic_ext_now *>rnic_extension(p, RNIC_EXT_NOW)
         self.behind = <const rnic_ext_behind *>rnic_extension(p, RNIC_EXT_BEHIND)
         self.stats = <const rnic_ext_stats *>rnic_extension(p, RNIC_EXT_STATS)
+        self.causes = <const rnic_ext_causes *>rnic_extension(p, RNIC_EXT_CAUSES)
         self.faults = <const rnic_ext_faults *>rnic_extension(p, RNIC_EXT_FAULTS)
         self.events = <const rnic_ext_events *>rnic_extension(p, RNIC_EXT_EVENTS)
         self.pkeys = <const rnic_ext_pkeys *>rnic_extension(p, RNIC_EXT_PKEYS)

@@ -126,7 +126,7 @@ cdef class Courier:
             return False
         try:
             number = PyNumber_Index(tag)
-            PyObject_GetBuffer(message, &view, PyBUF_C_CONTIGUOUS)
+            take_buffer(message, &view, PyBUF_C_CONTIGUOUS, "send()")
         except Exception:   # the long way raises what is right
             return False
         self.busy = True

@@ -23,6 +23,7 @@ cdef class CQ(Handle):
 
     cdef rnic_cq *p
     cdef const rnic_ext_now *now         # or NULL
+    cdef const rnic_ext_causes *causes   # or NULL
     cdef unsigned unacked                #: events taken from the channel, not acknowledged yet
     cdef readonly CompChannel channel    #: Where this queue reports events, or None.
     cdef readonly object cq_context      #: The caller's own.
@@ -40,12 +41,12 @@ cdef class CQ(Handle):
         cdef rnic_comp_channel *ch = NULL
         cdef rnic_cq_init_attr_ex attr
         verb = "create_cq" if extensions is None else "create_cq_ex"
+        limited(verb, "cqe", cqe, context, "max_cqe", least=1)
+        whole(verb, "comp_vector", comp_vector, 31)
         context.need_verb(verb, extensions is None or context.ops.create_cq_ex is not NULL)
         if channel is not None:
             channel.need(verb)
             ch = channel.p
-        limited(verb, "cqe", cqe, context, "max_cqe", least=1)
-        whole(verb, "comp_vector", comp_vector, 31)
         err.text[0] = 0
         if extensions is None:
             check(
@@ -58,7 +59,7 @@ cdef class CQ(Handle):
             attr.wc_flags, attr.comp_mask = extensions["wc_flags"], extensions["comp_mask"]
             attr.flags = extensions["flags"]
             check(context.ops.create_cq_ex(context.p, &attr, &self.p, &err), verb, &err)
-        self.now, self.channel = context.now, channel
+        self.now, self.causes, self.channel = context.now, context.causes, channel
         self.cq_context = cq_context
         self.attach(context, (context,) if channel is None else (channel, context), "destroy_cq")
 
@@ -117,7 +118,7 @@ cdef class CQ(Handle):
             if got < 0:
                 self.raise_poll_error(got, "poll_cq")
             try:
-                return completions(wc, got)
+                return completions(self.causes, self.p.ctx, wc, got)
             except MemoryError:
                 self.keep(block, stack, got)
                 block = NULL
@@ -152,7 +153,7 @@ cdef class CQ(Handle):
         cdef int told = 0
         self.kept = block.next
         try:
-            found = completions(block.wc, min(most, block.n))
+            found = completions(self.causes, self.p.ctx, block.wc, min(most, block.n))
             told = <int>len(found)
         finally:
             block.n -= told
@@ -182,10 +183,10 @@ cdef class CQ(Handle):
         cdef rnic_modify_cq_attr c
         cdef rnic_err err
         fields = attr.as_struct()
-        self.need_verb("modify_cq", self.ops.modify_cq is not NULL)
         for name, value in fields["moderate"].items():
             limited("modify_cq", name, value, self.ctx, f"cq_mod_caps.max_{name}", bits=16)
         c = fields
+        self.need_verb("modify_cq", self.ops.modify_cq is not NULL)
         err.text[0] = 0
         check(self.ops.modify_cq(self.p, &c, &err), "modify_cq", &err)
 
@@ -203,8 +204,8 @@ cdef class CQ(Handle):
     def ack_events(self, n=1):
         """Acknowledge n events that get_cq_event() returned for this queue (ibv_ack_cq_events(3))."""
         cdef rnic_err err
-        self.need("ack_cq_events")
         whole("ack_cq_events", "n", n)
+        self.need("ack_cq_events")
         err.text[0] = 0
         check(self.ops.ack_cq_events(self.p, n, &err), "ack_cq_events", &err)
         self.unacked -= min(n, self.unacked)
@@ -212,8 +213,8 @@ cdef class CQ(Handle):
     def resize(self, cqe):
         """Change the size to at least `cqe` completions; those in the queue stay (ibv_resize_cq(3))."""
         cdef rnic_err err
-        self.need_verb("resize_cq", self.ops.resize_cq is not NULL)
         limited("resize_cq", "cqe", cqe, self.ctx, "max_cqe", least=1)
+        self.need_verb("resize_cq", self.ops.resize_cq is not NULL)
         err.text[0] = 0
         check(self.ops.resize_cq(self.p, cqe, &err), "resize_cq", &err)
 

@@ -171,7 +171,7 @@ cdef class CQEX(CQ):
     def explain(self):
         """The current completion in words, as WC.explain()."""
         self.field(0, "explain")
-        return explain_completion(self.c.status, vendor_err_text(self.c.vendor_err), self.c.qp_num, self.c.wr_id)
+        return explained_by(self.causes, self.p.ctx, &self.c) if self.live else explained(&self.c, NULL)
 
     cdef str label(self):
         return f"CQEX of {self.p.cqe}" if self.live else "CQEX"

@@ -4,12 +4,22 @@
 # An object holds its owners (a QP: its PD, its CQs, its context), so they outlive it.  An owner knows its users by weak
 # reference: close() refuses while there are any and names them.  An object that cannot be closed yet, but has to go
 # (dropped in a cycle, or its `with` block left by an exception), is `closing`: it goes with its last user.
+# What is garbage is finalized in any order, and cleared in any order: an object keeps its owners until its end.
 # A forked child has the Python objects, but not the device: there nothing native is touched.
 
 
 cdef rnic_ops no_ops    # of objects that do not exist yet: no verb at all
+cdef object refused     # who is told of an object that has to go, and that the device does not take back yet
 
 
+def when_refused(call):
+    """From now on, call this with each of them; it repeats close(). None: they are lost. Returns what was called before."""
+    global refused
+    before, refused = refused, call
+    return before
+
+
+@cython.no_gc_clear
 cdef class Handle:
     """An object of a device. close() destroys it; so does the end of a `with` block.
 
@@ -66,6 +76,10 @@ cdef class Handle:
     cdef void prune(self):
         """Removes users that no longer need this object, if that is only found out now."""
         pass
+
+    cdef bint looked_into(self):
+        """Its memory is in use by objects of the program that do not say so in `users`, and that tell when they end."""
+        return False
 
     cdef void forsake(self):
         """Nothing refers to it any more, but garbage."""
@@ -149,11 +163,17 @@ cdef class Handle:
         """Closes now or, if other objects need this one, with the last of them. Never raises; False: it could not."""
         cdef rnic_err err
         self.closing = True
-        if not self.live or self.users or self.calls:
+        looked_into = self.looked_into()  # which may find that nobody does any more, and come here by that
+        if not self.live or self.users or self.calls or looked_into:
             return True
         self.ack_async()
         self.settle()
         return self.finish(&err) >= 0
+
+    cdef void go(self):
+        """As finish_if_unused(), where nobody would call it again."""
+        if not self.finish_if_unused() and refused is not None:
+            refused(self)
 
     cdef void finish_all(self):
         """Closes this object after all that need it, at the end of the interpreter."""
@@ -163,6 +183,7 @@ cdef class Handle:
                 (<Handle>user).finish_all()
         self.finish_if_unused()
 
+    # It comes last: whole() and limited() are Python, in whose middle another thread may close the object.
     cdef inline int need(self, str verb) except -1:
         if not self.live:
             raise VerbsError(EINVAL, f"{self.label()} is closed", verb)
@@ -191,6 +212,8 @@ cdef class Handle:
             if self.users:
                 raise VerbsError(EBUSY, f"{self.label()} is in use by {names_of(self.users)}", self.closer)
             self.check_idle(self.closer)
+            if not self.live:
+                return
         err.text[0] = 0
         check(self.finish(&err), self.closer, &err)
 
@@ -220,10 +243,12 @@ cdef class Handle:
         warn = not self.closing and not self.quiet and self.pid == getpid() and not sys.is_finalizing()
         self.forsake()
         done = self.finish_if_unused()
-        if not done:
+        if not done and refused is not None:
+            refused(self)
+        elif not done:
             self.detach()
         if warn:
-            fate = "" if done else ", and the device did not take it back"
+            fate = "" if done else ", and the device did not take it back" + ("" if refused is None else " yet")
             # This function has no frame of Python's: the first one is the program's.
             warnings.warn(f"unclosed {self.label()}{fate}", ResourceWarning, stacklevel=1, source=self)
 

@@ -18,9 +18,9 @@ cdef class DM(Handle):
         cdef DM original = None
         err.text[0] = 0
         if handle is None:
-            context.need_verb("alloc_dm", context.ops.alloc_dm is not NULL)
             limited("alloc_dm", "length", length, context, "max_dm_size", least=4, bits=64)
             whole("alloc_dm", "log_align_req", log_align_req)
+            context.need_verb("alloc_dm", context.ops.alloc_dm is not NULL)
             check(context.ops.alloc_dm(context.p, length, log_align_req, &self.p, &err), "alloc_dm", &err)
         else:
             context.need_verb("import_dm", context.ops.import_dm is not NULL)
@@ -52,7 +52,7 @@ cdef class DM(Handle):
         cdef uint64_t offset = whole("memcpy_to_dm", "dm_offset", dm_offset, 64)
         self.need("memcpy_to_dm")
         err.text[0] = 0
-        PyObject_GetBuffer(data, &view, PyBUF_C_CONTIGUOUS)
+        take_buffer(data, &view, PyBUF_C_CONTIGUOUS, "memcpy_to_dm")
         self.calls += 1
         try:
             with nogil:

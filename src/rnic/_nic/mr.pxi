@@ -2,6 +2,7 @@
 
 
 @cython.final
+@cython.no_gc_clear
 cdef class MR(Handle):
     """A memory region: bytes that the device may use, as the access flags allow (IBA 10.6; ibv_reg_mr(3)).
 
@@ -38,7 +39,7 @@ cdef class MR(Handle):
         if access & (RNIC_ACCESS_LOCAL_WRITE | RNIC_ACCESS_REMOTE_WRITE | RNIC_ACCESS_REMOTE_ATOMIC):
             flags |= PyBUF_WRITABLE
         try:
-            PyObject_GetBuffer(buffer, &self.view, flags)
+            take_buffer(buffer, &self.view, flags, verb)
         except BufferError as error:
             why = f"{error}: the memory must be in one piece"
             if flags & PyBUF_WRITABLE and memoryview(buffer).readonly:
@@ -113,9 +114,12 @@ cdef class MR(Handle):
         if self.exported:
             PyBuffer_Release(&self.view)
 
-    cdef int may_go(self, rnic_err *err):
+    cdef bint looked_into(self):
         self.release_buf()
-        if self.own and self.views:
+        return self.own and self.views > 0
+
+    cdef int may_go(self, rnic_err *err):
+        if self.looked_into():
             say(err, "its .buf is still used: release the memoryviews, arrays and slices made of it")
             return -EBUSY
         return 0
@@ -152,16 +156,16 @@ cdef class MR(Handle):
         the region is imported, its .buf is used, or another thread's call uses it.
         """
         cdef bint moves = flags & RNIC_REREG_MR_CHANGE_TRANSLATION
-        self.need_verb("rereg_mr", self.ops.rereg_mr is not NULL)
-        if pd is not None:
-            pd.need("rereg_mr")
+        busy = (self,) if pd is None else (self, pd)
         if moves != (buffer is not None or (addr is not None and length is not None)):
             raise TypeError("rereg takes a buffer, or addr and length, with CHANGE_TRANSLATION and only with it")
         whole("rereg_mr", "addr", addr or 0, 64)
         limited("rereg_mr", "length", length or 0, self.ctx, "max_mr_size", least=1, bits=64)
+        self.need_verb("rereg_mr", self.ops.rereg_mr is not NULL)
+        if pd is not None:
+            pd.need("rereg_mr")
         if self.calls:
             raise VerbsError(EBUSY, f"{self.caller()} uses {self.label()}", "rereg_mr")
-        busy = (self,) if pd is None else (self, pd)
         for one in busy:
             (<Handle>one).calls += 1
         self.moving = moves
@@ -293,6 +297,8 @@ cdef class MR(Handle):
 
     def __releasebuffer__(self, Py_buffer *view):
         self.views -= 1
+        if self.closing:
+            self.go()
         if not self.live:
             self.release_export()
 

@@ -12,6 +12,7 @@ cdef extern from "nic.h" nogil:
         RNIC_CNT_MAX
         RNIC_FAULT_RULES
         RNIC_WC_SUCCESS
+        RNIC_WC_WR_FLUSH_ERR
         RNIC_WCF_WITH_IMM
         RNIC_WCF_WITH_INV
         RNIC_WR_RDMA_WRITE
@@ -249,6 +250,7 @@ cdef extern from "nic.h" nogil:
         int fd
 
     struct rnic_cq:
+        rnic_context *ctx
         void *cq_context
         int cqe
 
@@ -659,6 +661,7 @@ cdef extern from "nic.h" nogil:
     const char *RNIC_EXT_NOW
     const char *RNIC_EXT_BEHIND
     const char *RNIC_EXT_STATS
+    const char *RNIC_EXT_CAUSES
     const char *RNIC_EXT_FAULTS
     const char *RNIC_EXT_EVENTS
     const char *RNIC_EXT_PKEYS
@@ -683,6 +686,14 @@ cdef extern from "nic.h" nogil:
     struct rnic_ext_stats:
         int (*query_counters)(rnic_context *, rnic_counters *, rnic_err *) noexcept nogil
         int (*query_qp)(rnic_qp *, rnic_qp_stats *, rnic_err *) noexcept nogil
+
+    struct rnic_cause:
+        char found[256]
+        char cure[192]
+
+    struct rnic_ext_causes:
+        bint (*of)(rnic_context *, const rnic_wc *, rnic_cause *) noexcept nogil
+        void (*listen)(rnic_context *, void *, void *) noexcept nogil
 
     struct rnic_ext_faults:
         int (*set)(rnic_context *, const rnic_fault *, rnic_err *) noexcept nogil
@@ -725,6 +736,10 @@ cdef extern from "nic.h" nogil:
     const char *rnic_counter_text(int)
     const char *rnic_vendor_err_name(int)
     const char *rnic_vendor_err_text(int)
+
+    enum:
+        RNIC_EXPLAINED
+    void rnic_explain(const rnic_wc *, const rnic_cause *, char *, size_t)
 
     struct rnic_enum_row:
         const char *group

@@ -35,7 +35,7 @@ from rnic.enums import (
     AccessFlags, CreateCQWCFlags, MWType, OpsFlags, OpsWROpcode, QPState, QPType, SendFlags, WCFlags, WCOpcode, WCStatus,
     WQState, WROpcode,
 )
-from rnic.errors import PostError, VerbsError, exhausted, explain_completion, with_limit
+from rnic.errors import PostError, VerbsError, exhausted, with_limit
 from rnic.notebook import table
 from rnic.sizes import limited, whole
 from rnic.times import after
@@ -68,6 +68,7 @@ cdef extern from "<poll.h>" nogil:
     int ppoll(pollfd *, unsigned long, const timespec *, const void *)
 
 include "check.pxi"
+include "buffers.pxi"
 include "handle.pxi"
 include "async.pxi"
 include "context.pxi"

@@ -119,7 +119,7 @@ cdef class Operations:
         try:
             if not PyObject_CheckBuffer(local) and hasattr(local, "__dlpack__"):
                 local = Tensor(local)
-            PyObject_GetBuffer(local, &view, PyBUF_C_CONTIGUOUS | (PyBUF_WRITABLE if reads else 0))
+            take_buffer(local, &view, PyBUF_C_CONTIGUOUS | (PyBUF_WRITABLE if reads else 0), "the call")
         except Exception:   # the long way raises what is right
             return None
         try:

@@ -65,6 +65,7 @@ cdef class PD(Handle):
         if buffer is not None:
             mr.export(buffer, access, verb)
             attr.addr, attr.length = mr.view.buf, mr.view.len
+        self.need(verb)  # once more: a buffer may be Python, too
         if dm is not None:
             dm.need(verb)
             attr.dm = dm.p
@@ -117,22 +118,23 @@ cdef class PD(Handle):
         cdef MR mr = MR.__new__(MR)
         self.need("reg_mr")
         mr.export(buffer, access, "reg_mr")
+        self.need("reg_mr")  # once more: a buffer may be Python, too
         mr.register(self, mr.view.buf, mr.view.len, access)
         return mr
 
     def reg_addr(self, addr, length, uint32_t access):
         """Register bytes at an address; the caller must keep them mapped."""
         cdef MR mr = MR.__new__(MR)
-        self.need("reg_mr")
         limited("reg_mr", "length", length, self.ctx, "max_mr_size", least=1, bits=64)
         whole("reg_mr", "addr", addr, 64)
+        self.need("reg_mr")
         mr.register(self, <void *><uintptr_t>addr, length, access)
         return mr
 
     def alloc_mr(self, nbytes, uint32_t access):
         """Allocate memory and register it; `mr.buf` is the memory, close() frees it."""
         cdef MR mr = MR.__new__(MR)
-        self.need_verb("alloc_mr", self.ctx.memory is not NULL)
         limited("alloc_mr", "nbytes", nbytes, self.ctx, "max_mr_size", least=1, bits=64)
+        self.need_verb("alloc_mr", self.ctx.memory is not NULL)
         mr.allocate(self, nbytes, access)
         return mr

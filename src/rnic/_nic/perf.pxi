@@ -153,7 +153,7 @@ cdef class PerfEnd:
         if rc == -ECONNRESET:
             raise ConnectionResetError("the peer closed the line")
         if rc == -EIO:
-            raise VerbsError(EIO, completions(&self.end.bad, 1)[0].explain(), "poll_cq")
+            raise VerbsError(EIO, explained(&self.end.bad, NULL), "poll_cq")
         return check(rc, (<bytes>self.end.verb).decode(), &self.end.err)
 
     def fill(self):

@@ -15,10 +15,8 @@ cdef class Hold:
     cdef readonly uint64_t offset   #: Of the first byte that is used,
     cdef readonly uint64_t length   #: and how many are.
 
-    cdef object later       # what gives the region back that the device does not take back yet
-
-    def __cinit__(self, MR mr not None, uint64_t offset, uint64_t length, later=None):
-        self.mr, self.offset, self.length, self.later = mr, offset, length, later
+    def __cinit__(self, MR mr not None, uint64_t offset, uint64_t length):
+        self.mr, self.offset, self.length = mr, offset, length
         mr.held += 1
         mr.calls += 1
 
@@ -27,8 +25,8 @@ cdef class Hold:
             return
         self.mr.held -= 1
         self.mr.calls -= 1
-        if self.mr.closing and not self.mr.finish_if_unused() and self.later is not None:
-            self.later(self.mr)
+        if self.mr.closing:
+            self.mr.go()
 
     @property
     def sge(self):

@@ -41,13 +41,13 @@ cdef class QP(Poster):
             return
         send_cq, recv_cq, srq, table = init.send_cq, init.recv_cq, init.srq, init.rwq_ind_tbl
         owners = tuple(one for one in (send_cq, recv_cq, srq, table, pd) if one is not None)
+        cap = init.cap.as_struct()
+        for name, value in cap.items():
+            limited("create_qp" if extension is None else "create_qp_ex", f"cap.{name}", value, pd.ctx, CAP_LIMITS[name])
         for needed in owners:
             (<Handle?>needed).need("create_qp")
         if extension is not None:
             pd.need_verb("create_qp_ex", pd.ops.create_qp_ex is not NULL)
-        cap = init.cap.as_struct()
-        for name, value in cap.items():
-            limited("create_qp" if extension is None else "create_qp_ex", f"cap.{name}", value, pd.ctx, CAP_LIMITS[name])
         memset(&more, 0, sizeof(more))
         attr.qp_context = <void *>self
         attr.send_cq = NULL if send_cq is None else send_cq.p

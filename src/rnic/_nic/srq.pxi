@@ -22,8 +22,8 @@ cdef class SRQ(Poster):
         if pd is None:
             self.create_ex(init)
             return
-        pd.need_verb("create_srq", pd.ops.create_srq is not NULL)
         attr = srq_attr_of(init.attr.as_struct(), pd.ctx, "create_srq")
+        pd.need_verb("create_srq", pd.ops.create_srq is not NULL)
         err.text[0] = 0
         check(pd.ops.create_srq(pd.p, <void *>self, &attr, &self.p, &err), "create_srq", &err)
         self.pd, self.srq_context = pd, init.srq_context
@@ -40,19 +40,19 @@ cdef class SRQ(Poster):
         if pd is None:
             raise VerbsError(EINVAL, "a shared receive queue needs a pd", "create_srq_ex")
         owners = tuple(one for one in (cq, xrcd, pd) if one is not None)
-        for needed in owners:
-            (<Handle>needed).need("create_srq_ex")
-        pd.need_verb("create_srq_ex", pd.ops.create_srq_ex is not NULL)
         ctx = pd.ctx
         memset(&attr, 0, sizeof(attr))
         attr.srq_context, attr.attr, attr.srq_type = <void *>self, srq_attr_of(init.attr.as_struct(), ctx, "create_srq_ex"), init.srq_type
-        attr.pd = pd.p
-        attr.xrcd = NULL if xrcd is None else xrcd.p
-        attr.cq = NULL if cq is None else cq.p
         tags = init.tm_cap.as_struct()
         for name, value in tags.items():
             limited("create_srq_ex", f"tm_cap.{name}", value, ctx, f"tm_caps.{name}")
         attr.tm_cap = tags
+        for needed in owners:
+            (<Handle>needed).need("create_srq_ex")
+        pd.need_verb("create_srq_ex", pd.ops.create_srq_ex is not NULL)
+        attr.pd = pd.p
+        attr.xrcd = NULL if xrcd is None else xrcd.p
+        attr.cq = NULL if cq is None else cq.p
         err.text[0] = 0
         check(ctx.ops.create_srq_ex(ctx.p, &attr, &self.p, &err), "create_srq_ex", &err)
         self.pd, self.xrcd, self.cq, self.srq_context = pd, xrcd, cq, init.srq_context

@@ -31,6 +31,7 @@ cdef enum:
 
 # kDLCPU, and memory of the host that a GPU reaches, too: kDLCUDAHost, kDLROCMHost
 HOST_DEVICES = (1, 3, 11)
+DL_OPAQUE = 3   # type of elements: handles
 DL_FORMATS = {
     (0, 8): b"b", (0, 16): b"h", (0, 32): b"i", (0, 64): b"q", (1, 8): b"B", (1, 16): b"H", (1, 32): b"I", (1, 64): b"Q",
     (2, 16): b"e", (2, 32): b"f", (2, 64): b"d", (5, 64): b"Zf", (5, 128): b"Zd", (6, 8): b"?",
@@ -101,6 +102,8 @@ cdef class Tensor:
             raise ValueError(f"a DLPack tensor of {tensor.ndim} dimensions: up to {DL_DIMENSIONS} are possible")
         if bits == 0 or bits % 8:
             raise ValueError(f"a DLPack tensor with elements of {bits} bits: they must be whole bytes")
+        if tensor.code == DL_OPAQUE:
+            raise TypeError("a DLPack tensor of handles, which mean nothing to a peer: give a tensor of values")
         self.dimensions, self.itemsize = tensor.ndim, bits // 8
         known = DL_FORMATS.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
         self.format = b"%ds" % self.itemsize if known is None else known

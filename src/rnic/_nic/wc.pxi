@@ -13,6 +13,7 @@ cdef class WC:
     """
 
     cdef rnic_wc c
+    cdef str words      # of a failed one
 
     def __init__(self):
         raise TypeError("CQ.poll() makes completions")
@@ -99,7 +100,7 @@ cdef class WC:
 
     def explain(self):
         """The completion in words: what went wrong, on which side, and what to check."""
-        return explain_completion(self.c.status, vendor_err_text(self.c.vendor_err), self.c.qp_num, self.c.wr_id)
+        return self.words or explained(&self.c, NULL)
 
     def __repr__(self):
         done = f"{name_of(self.opcode)} {self.c.byte_len} bytes" if self.ok else name_of(self.status)
@@ -116,17 +117,33 @@ cdef class WC:
         return table("WC", rows)
 
 
-cdef list completions(const rnic_wc *wc, int n):
+cdef str explained(const rnic_wc *wc, const rnic_cause *cause):
+    cdef char text[RNIC_EXPLAINED]
+    rnic_explain(wc, cause, text, RNIC_EXPLAINED)
+    return text.decode()
+
+
+cdef str explained_by(const rnic_ext_causes *causes, rnic_context *context, const rnic_wc *wc):
+    """With what the device knows beside the completion, which it forgets when the queue pair is reset or goes."""
+    cdef rnic_cause cause
+    known = causes is not NULL and causes.of(context, wc, &cause)   # with the GIL: nobody closes the context meanwhile
+    return explained(wc, &cause if known else NULL)
+
+
+cdef WC completion(const rnic_ext_causes *causes, rnic_context *context, const rnic_wc *wc):
+    cdef WC item = WC.__new__(WC)
+    item.c = wc[0]
+    if wc.status != RNIC_WC_SUCCESS and wc.status != RNIC_WC_WR_FLUSH_ERR:
+        item.words = explained_by(causes, context, wc)
+    return item
+
+
+cdef list completions(const rnic_ext_causes *causes, rnic_context *context, const rnic_wc *wc, int n):
     cdef list found
-    cdef WC item
     cdef int i
     if n == 1:      # mostly
-        item = WC.__new__(WC)
-        item.c = wc[0]
-        return [item]
+        return [completion(causes, context, wc)]
     found = [None] * n
     for i in range(n):
-        item = WC.__new__(WC)
-        item.c = wc[i]
-        found[i] = item
+        found[i] = completion(causes, context, &wc[i])
     return found

@@ -17,11 +17,11 @@ cdef class WQ(Poster):
         cdef rnic_err err
         cdef PD pd = init.pd
         cdef CQ cq = init.cq
+        for name, value, limit in (("max_wr", init.max_wr, "max_qp_wr"), ("max_sge", init.max_sge, "max_sge")):
+            limited("create_wq", name, value, context, limit)
         for needed in (context, pd, cq):
             (<Handle?>needed).need("create_wq")
         context.need_verb("create_wq", context.ops.create_wq is not NULL)
-        for name, value, limit in (("max_wr", init.max_wr, "max_qp_wr"), ("max_sge", init.max_sge, "max_sge")):
-            limited("create_wq", name, value, context, limit)
         memset(&attr, 0, sizeof(attr))
         attr.wq_context, attr.wq_type, attr.create_flags = <void *>self, init.wq_type, init.create_flags
         attr.max_wr, attr.max_sge, attr.pd, attr.cq = init.max_wr, init.max_sge, pd.p, cq.p

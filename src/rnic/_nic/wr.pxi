@@ -29,6 +29,9 @@ cdef class SGE:
     @staticmethod
     def inline(data):
         """An SGE with a copy of these bytes, for INLINE requests only."""
+        cdef Py_buffer view
+        take_buffer(data, &view, PyBUF_STRIDES, "SGE.inline")
+        PyBuffer_Release(&view)
         cdef bytes copy = bytes(memoryview(data))
         cdef SGE sge = SGE.__new__(SGE, addr=<uintptr_t><const char *>copy, length=len(copy), lkey=0)
         sge.copy = copy

@@ -4,14 +4,15 @@
     async with rnic.aio.listen("0.0.0.0", 7471) as server:
         async for conn in server: ...
 
-    async with await rnic.aio.connect("host", 7471) as conn:
+    async with rnic.aio.connect("host", 7471) as conn:
         await conn.send(b"hello")
 
 Any call can be cancelled, by asyncio.timeout() for instance; the connection stays usable.
 """
 
-from rnic.aio.connection import Batch, Connection
-from rnic.aio.dialing import connect
+from rnic.aio.batch import Batch
+from rnic.aio.connection import Connection
+from rnic.aio.dialing import Connecting, connect
 from rnic.aio.listener import Listener, listen
 
-__all__ = ["Batch", "Connection", "Listener", "connect", "listen"]
+__all__ = ["Batch", "Connecting", "Connection", "Listener", "connect", "listen"]

@@ -9,14 +9,15 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from rnic._nic.nic import MR, word
+from rnic.aio.batch import Batch
 from rnic.aio.pump import Pump
 from rnic.conn.arrays import Layout
-from rnic.conn.batch import BatchFace
 from rnic.conn.core import GRACE, Core
 from rnic.conn.face import COMPARE_SWAP, FETCH_ADD, Face, room
+from rnic.conn.messaging import ANY, AnyTag
 from rnic.conn.ops import Op
 from rnic.conn.rendezvous import as_bytes, check_room
 from rnic.endpoint import EndpointError, Region
@@ -104,68 +105,73 @@ class Connection(Face):
         await self._pump.wait(self._pump.sends, lambda: core.are_sent(last))
         core.raise_unsent_up_to(last)
 
-    async def recv(self, *, tag: int | None = None) -> bytes:
+    @overload
+    async def recv(self, *, tag: int | None = None) -> bytes: ...
+
+    @overload
+    async def recv(self, *, tag: AnyTag) -> tuple[bytes, int]: ...
+
+    async def recv(self, *, tag: int | AnyTag | None = None) -> bytes | tuple[bytes, int]:
         """Wait for the next message, and return it; raises EOFError after the peer has closed its end.
 
         A call that raises, or is cancelled, takes no message. `tag`: take the next message that was sent with
-        this tag. Other messages wait meanwhile, up to Config.max_backlog; beyond that the peer waits.
-        The tag is not returned: if a program takes messages of all kinds, put the kind into the message.
+        this tag. Other messages wait meanwhile, up to Config.max_backlog; beyond that the peer waits. With
+        `tag=rnic.ANY` the call takes the next message of any tag, and returns the message and its tag.
         """
         core, pump = self._core, self._pump
+        wanted = None if tag is ANY else tag
+        if wanted is not None:
+            core.check_tag(wanted)
+        if pump.turn.is_used_up():
+            await pump.turn.give_way()
+        data: bytes
+        try:
+            if (core.courier.open or core.take_short_way()) and not pump.messages:
+                core.courier.recv(pump.turn.may_look(pump))
+                if core.by_courier and tag in (None, core.courier.tag) and not pump.messages:
+                    data, core.courier.hand = core.courier.hand, None
+                    return data
+            data = as_bytes(await self._next_message(wanted))
+            found = core.tag_in_hand or 0
+            if not (core.by_courier and core.courier.open):  # there may be one for the next task
+                pump.run()
+        except BaseException:
+            self._call_others()
+            raise
+        core.courier.hand = None  # no call from here on, behind which an exception could come
+        return (data, found) if tag is ANY else data
+
+    async def _next_message(self, tag: int | None) -> bytes | memoryview:
+        """Wait for a message, which stays in the courier's hand."""
+        core, pump, again = self._core, self._pump, False
+        is_so = core.has_news if tag is None else partial(core.has_tagged, tag)
+        if core.courier.open or core.take_short_way():
+            again = await pump.wait_short(is_so, tag=tag)
+        while (message := core.next_message(tag)) is None:
+            await pump.wait(pump.messages, is_so, again, tag=tag)
+            again = True
+        return message
+
+    def _call_others(self) -> None:
+        """A call that waited for a message raises: the end, or what it leaves, concerns other tasks."""
+        self._pump.messages.wake()
+        self._pump.soon()  # their message may be here, or with the peer, and no event tells of it
+
+    async def recv_into(self, buffer: AnyBuffer, *, tag: int | None = None) -> int:
+        """Receive the next message into a buffer, as recv() does; returns the number of bytes.
+
+        A message that the peer announces (Config.announce) goes straight into the buffer, unless the call
+        asks for a `tag`. Raises ValueError if the buffer is too small; the message stays. After any exception
+        the buffer may have been changed. After cancellation it may still be changed until a further message
+        is received, or close() has returned.
+        """
+        core, pump, target = self._core, self._pump, room(buffer)
         if tag is not None:
             core.check_tag(tag)
         if pump.turn.is_used_up():
             await pump.turn.give_way()
-        again = False
-        is_so = core.has_news if tag is None else partial(core.has_tagged, tag)
-        data: bytes
         try:
-            if core.courier.open or core.take_short_way():
-                if not pump.messages:
-                    core.courier.recv(pump.turn.may_look(pump))
-                    if core.by_courier and tag in (None, core.courier.tag) and not pump.messages:
-                        data, core.courier.hand = core.courier.hand, None
-                        return data
-                again = await pump.wait_short(is_so, tag=tag)
-            while (message := core.next_message(tag)) is None:
-                await pump.wait(pump.messages, is_so, again, tag=tag)
-                again = True
-        except BaseException:
-            pump.messages.wake()  # the end concerns the others, too
-            pump.soon()  # the next one's message may be here, or with the peer, and no event tells of it
-            raise
-        data = as_bytes(message)
-        if not (core.by_courier and core.courier.open):  # there may be one for the next task
-            pump.run()
-        core.courier.hand = None  # no call from here on, behind which an exception could come
-        return data
-
-    async def recv_into(self, buffer: AnyBuffer) -> int:
-        """Receive the next message into a buffer, as recv() does; returns the number of bytes.
-
-        A message that the peer announces (Config.announce) goes straight into the buffer. Raises ValueError
-        if the buffer is too small; the message stays. After any exception the buffer may have been changed.
-        After cancellation it may still be changed until a further message is received, or close() has
-        returned.
-        """
-        core, pump, target = self._core, self._pump, room(buffer)
-        if pump.turn.is_used_up():
-            await pump.turn.give_way()
-
-        def is_so() -> bool:
-            return core.offered > len(target) or (core.has_news() and not core.fetching.is_landing)
-
-        try:
-            again = False
-            if core.courier.open or core.take_short_way():
-                if not pump.messages:
-                    core.courier.recv(pump.turn.may_look(pump))
-                again = core.courier.hand is None and await pump.wait_short(is_so, target)
-            while core.fetching.is_landing or (message := core.next_message()) is None:
-                if again or not pump.messages:
-                    check_room(core.offered, target)
-                await pump.wait(pump.messages, is_so, again, target)
-                again = True
+            message = await (self._next_or_landed(target) if tag is None else self._next_message(tag))
             length = core.fetching.put(message, target)
             if not (core.by_courier and core.courier.open):
                 pump.run()
@@ -173,9 +179,26 @@ class Connection(Face):
             return length
         except BaseException:
             core.fetching.let_target_go(target, core.protocol)
-            pump.messages.wake()
-            pump.soon()  # nobody may have fetched what the next one waits for
+            self._call_others()
             raise
+
+    async def _next_or_landed(self, target: memoryview) -> bytes | memoryview:
+        """As _next_message() without a tag; an announced message lands in the buffer."""
+        core, pump, again = self._core, self._pump, False
+
+        def is_so() -> bool:
+            return core.offered > len(target) or (core.has_news() and not core.fetching.is_landing)
+
+        if core.courier.open or core.take_short_way():
+            if not pump.messages:
+                core.courier.recv(pump.turn.may_look(pump))
+            again = core.courier.hand is None and await pump.wait_short(is_so, target)
+        while core.fetching.is_landing or (message := core.next_message()) is None:
+            if again or not pump.messages:
+                check_room(core.offered, target)
+            await pump.wait(pump.messages, is_so, again, target)
+            again = True
+        return message
 
     async def share(self, buffer: AnyBuffer, access: AccessFlags | None = None) -> Region:
         """Let the peer read, write and add to a buffer; the peer gets the Region from next_region().
@@ -209,8 +232,9 @@ class Connection(Face):
         """Stop sharing a region at once, without the peer's confirmation; on return the peer cannot use the
         buffer.
 
-        A peer that still tries loses the connection. Raises VerbsError: EBUSY after a second, if a process of
-        this host is stopped in the middle of a copy; then call it again.
+        A peer that still tries loses the connection. Raises VerbsError: EBUSY, after a second at most, if a
+        process of this host is stopped in the middle of a copy. Then that is done later; a further call tells
+        whether.
         """
         self._core.revoke(region)
         self._pump.run()
@@ -413,25 +437,3 @@ class Connection(Face):
             if pump.owner is None:
                 warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
             pump.forget()
-
-
-class Batch(BatchFace):
-    """The operations of an `async with conn.batch()` block; BatchFace has its calls. It waits at the end of
-    the block.
-    """
-
-    def __init__(self, conn: Connection) -> None:
-        super().__init__(conn._core, waits=False)
-        self._conn = conn
-
-    async def __aenter__(self) -> Self:
-        self._core.begin_batch()
-        self.begin()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.end()
-        if kind is None:
-            await self._conn._end_batch(self)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any
 
@@ -38,12 +38,23 @@ class Group(click.Group):
     context_class = Context
     command_class = Command
 
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._sections: dict[str, list[str]] = {}
+
+    def add_section(self, title: str, commands: Iterable[click.Command]) -> None:
+        """Add commands that the help lists under a title."""
+        for one in commands:
+            self.add_command(one)
+            self._sections.setdefault(title, []).append(one.name or "")
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        shown = [(name, self.commands[name]) for name in self.list_commands(ctx)]
-        with formatter.section("Commands"):
-            formatter.write_dl(
-                [(name, one.get_short_help_str(WHOLE)) for name, one in shown if not one.hidden]
-            )
+        for title, names in (self._sections or {"Commands": self.list_commands(ctx)}).items():
+            shown = [(name, self.commands[name]) for name in names]
+            rows = [(name, one.get_short_help_str(WHOLE)) for name, one in shown if not one.hidden]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
 class Later(Command):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from ipaddress import IPv6Address
 from typing import TypeVar
 
 import click
@@ -14,6 +15,7 @@ import rnic
 from rnic.cli import completion, devinfo, screen
 from rnic.cli.command import command
 from rnic.cli.params import Failure
+from rnic.rdmacm.routes import addresses
 
 T = TypeVar("T")
 TAB = 8  # columns
@@ -26,6 +28,9 @@ NO_DEVICES = "there are no devices"
 def devices(as_json: bool) -> None:
     """List the RDMA devices of this machine: a RoCE one and an iWARP one for each network interface that has
     an address.
+
+    There is a line for each address.  GID is its index in the device's GID table, which verbs and the option
+    -g of many programs ask for; iWARP needs none.  MTU is the most payload of a packet.
 
     \b
     rnic devices
@@ -47,16 +52,33 @@ def devices(as_json: bool) -> None:
         return
     if not found:
         raise Failure(NO_DEVICES)
-    rows = [
-        (
-            device.name,
-            devinfo.guid(device.guid),
-            devinfo.TRANSPORTS.get(int(device.transport), "invalid"),
-            device.netdev,
-        )
-        for device in found
+    headings = ("device", "interface", "state", "MTU", "type", "GID", "address")
+    failed: list[rnic.Device] = []
+    rows = [row for rows in _each(found, _rows, failed) for row in rows]
+    if rows:
+        screen.table(Console(highlight=False), headings, rows, tight=True)
+    if failed:
+        raise SystemExit(1)
+
+
+def _rows(device: rnic.Device) -> list[tuple[str, ...]]:
+    """A row for each address of the device; only RoCE's are named by an index of the GID table."""
+    with device.open() as ctx:
+        port, gids = ctx.query_port(1), list(ctx.query_gid_table())
+    state = devinfo.PORT_STATES.get(int(port.state), "invalid").removeprefix("PORT_")
+    start = (device.name, device.netdev, state, str(128 << int(port.active_mtu)))
+    if int(device.transport) != 0:
+        known = [str(ip) for index, ip in addresses() if index == device.index]
+        return [(*start, devinfo.TRANSPORTS[int(device.transport)], "-", ip) for ip in known]
+    return [
+        (*start, devinfo.GID_TYPES[int(one.gid_type)], str(one.gid_index), _address(one.gid)) for one in gids
     ]
-    screen.table(Console(highlight=False), ("device", "node GUID", "transport", "interface"), rows)
+
+
+def _address(gid: rnic.GID) -> str:
+    """A GID as people write it: an IPv4 address where it holds one."""
+    ip = IPv6Address(bytes(gid.raw))
+    return str(ip.ipv4_mapped or ip)
 
 
 @command()

@@ -294,4 +294,4 @@ class Patience:
         if why:
             raise Failure(f"{doing}: {why}")
         if self.seconds and waited >= self.seconds:
-            raise Failure(f"{doing}: nothing happened for {self.seconds:g} s: is the peer still there?")
+            raise Failure(f"{doing}: nothing happened for {self.seconds:g} s: does the peer answer?")

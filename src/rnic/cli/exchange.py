@@ -138,7 +138,7 @@ def listen(port: int, host: str = "") -> socket.socket:
     except (socket.gaierror, UnicodeError) as error:
         raise Failure(unknown_name(host, port, error)) from None
     except OSError as error:
-        raise Failure(_why(host or "every address", port, error)) from None
+        raise Failure(_why(host or "::", port, error)) from None
 
 
 def _why(host: str, port: int, error: OSError) -> str:

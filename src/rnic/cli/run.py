@@ -26,6 +26,7 @@ from rnic.cli.limits import raise_descriptors
 from rnic.cli.params import Failure
 from rnic.programs import elf, wishes
 from rnic.programs.surroundings import HEAP, IBVERBS, PRELOAD, libraries, serve, variables
+from rnic.programs.tally import Counted, Tally
 
 _PASSED_ON = {
     signal.SIGINT,
@@ -135,9 +136,16 @@ def _own_errors() -> Iterator[None]:
     is_flag=True,
     help="Print the variables that programs with verbs alone need, and start nothing.",
 )
+@click.option(
+    "--explain",
+    is_flag=True,
+    help="Say on stderr what goes wrong in verbs, and what to do about it: failed completions, what was "
+    "refused or dropped, events, waits that cannot end; each kind once for a queue pair. Also by "
+    "RNIC_VERBS_DEBUG=1.",
+)
 @click.option("--check", is_flag=True, help="Say whether the program can run so, and do not start it.")
 @click.argument("words", metavar="PROGRAM [ARGS]...", nargs=-1, type=click.UNPROCESSED)
-def run(heap: str, env_only: bool, check: bool, words: tuple[str, ...], **options: Any) -> int:
+def run(heap: str, env_only: bool, explain: bool, check: bool, words: tuple[str, ...], **options: Any) -> int:
     """Start a program that is linked with libibverbs or librdmacm, on rnic's devices.
 
     Nothing has to be installed but the program and its own libraries. The exit code is the program's; 128 and
@@ -151,6 +159,7 @@ def run(heap: str, env_only: bool, check: bool, words: tuple[str, ...], **option
     rnic run bash                   a shell, in which all programs run so
     rnic run --fault loss=0.01 --fail create_cq@2=ENOMEM ./server
     rnic run --name mlx5_0=eth0 --rate 100g ibv_devinfo
+    rnic run --explain ./server     what goes wrong in it, in words
     rnic run --check ./server       whether it can: how it is linked
     eval "$(rnic run --env)"        for programs that do not use RDMA-CM
     """
@@ -159,6 +168,8 @@ def run(heap: str, env_only: bool, check: bool, words: tuple[str, ...], **option
         own = wishes.accept(options)
     except wishes.WishError as error:
         raise Failure(str(error)) from None
+    if explain:
+        own["RNIC_VERBS_DEBUG"] = "1"
     if env_only:
         for name, value in (variables() | wishes.shared() | own).items():
             click.echo(f"export {name}={shlex.quote(value)}")
@@ -169,16 +180,22 @@ def run(heap: str, env_only: bool, check: bool, words: tuple[str, ...], **option
         return _check(words[0])
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)  # in the threads of the server, too
     try:
-        with serve(wishes.failures(own), wishes.removals(own)) as (folder, _):
+        rules = [Counted(rule) for rule in wishes.failures(own)]
+        with serve(rules, wishes.removals(own)) as (folder, _):
             signal.pthread_sigmask(signal.SIG_SETMASK, before)  # what came meanwhile ends this command
             signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
             program = _looked_at(words[0])
             sanitized = program is not None and program.sanitized
             shown = variables(folder, heap=heap == "on", sanitized=sanitized)
+            tally = Tally(folder, own, rules)
             child = _start(words, os.environ | shown | own, before)
             raise_descriptors()  # here alone: for each device file of the programs, one and more
             gc.freeze()  # the modules stay: a search for cycles in them took a fifth of the server's time
-            return _wait(child)
+            status, told = _wait(child)
+            with suppress(OSError):  # of a stderr that takes nothing the exit code tells
+                _report(words[0], status, told, list(tally.lines()))
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -246,29 +263,50 @@ def _spawn(words: tuple[str, ...], environment: dict[str, str], mask: set[int]) 
         return os.posix_spawn(shell[0], shell, environment, setsigmask=mask, setsigdef=_SPOILT)
 
 
-def _wait(child: int) -> int:
-    """Pass signals on until the program ends; its exit code."""
+def _wait(child: int) -> tuple[int, set[int]]:
+    """Pass signals on until the program ends; its status, as of wait(2), and the signals that it was sent."""
+    told: set[int] = {
+        signal.SIGINT,
+        signal.SIGPIPE,
+    }  # of a terminal, or of a pipe whose reader has read enough
     while True:
         got = signal.sigwaitinfo(_WAITED_FOR)
         if got.si_signo == signal.SIGCHLD:
-            code = _reap(child)
-            if code is not None:
-                return code if code >= 0 else 128 - code
+            status = _reap(child)
+            if status is not None:
+                return status, told
         elif got.si_code != _OF_TERMINAL:
+            told.add(got.si_signo)
             os.kill(child, got.si_signo)
 
 
 def _reap(child: int) -> int | None:
-    """Take the exit codes of all who have ended; that of the program, or None if it runs.
+    """Take the statuses of all who have ended; that of the program, or None if it runs.
 
     Process 1 of a container gets the processes whose parents have ended. This process starts no other.
     """
     while True:
         done, status = os.waitpid(-1, os.WNOHANG)
         if done == child:
-            return os.waitstatus_to_exitcode(status)
+            return status
         if not done:
             return None
+
+
+def _report(program: str, status: int, told: set[int], came_true: list[str]) -> None:
+    """Say how the program has ended: by a signal that nobody sent, or in any way if a test asks for more."""
+    by_signal = os.WIFSIGNALED(status)
+    if by_signal and (came_true or os.WTERMSIG(status) not in told):
+        number = os.WTERMSIG(status)
+        core = "; it has left a core file" if os.WCOREDUMP(status) else ""
+        name = f"signal {number}"
+        with suppress(ValueError):  # of real-time signals, which have no names
+            name += f" ({signal.Signals(number).name})"
+        click.echo(f"rnic: {program} was ended by {name}{core}", err=True)
+    elif came_true and not by_signal:
+        click.echo(f"rnic: {program} ended with exit code {os.WEXITSTATUS(status)}", err=True)
+    for line in came_true:
+        click.echo(f"rnic: {line}", err=True)
 
 
 def _check(program: str) -> int:
@@ -278,10 +316,12 @@ def _check(program: str) -> int:
         raise _NotStarted(program, PermissionError(EACCES, "it is there, but is no executable file"))
     if where is None:
         raise _NotFound(program, FileNotFoundError(ENOENT, os.strerror(ENOENT)))
-    found = elf.check(Path(where), _SELF, os.environ | variables())
+    found = elf.check(Path(where), _SELF, os.environ | variables(), libraries() / IBVERBS)
     click.echo(f"{where}{'' if found.path == Path(where) else f': a script for {found.path}'}")
     for name, file in found.libraries.items():
         click.echo(f"  {name}: {file or 'is not installed'}")
+    for file in found.others:
+        click.echo(f"  there is also {file}: rnic's library is loaded ahead of it")
     for text in found.obstacles:
         click.echo(f"  cannot run on rnic's devices: {text}")
     if not found.obstacles and not found.libraries:

@@ -13,8 +13,10 @@ from rich import box
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
 ANY_WIDTH = 10_000
+NARROWEST = 20  # columns of a text that is broken between words
 
 
 def width() -> int | None:
@@ -43,24 +45,31 @@ def table(
     right: bool = False,
     tight: bool = False,
 ) -> None:
-    """Print a table; where it has no room, a block of lines for each row.
+    """Print a table.  Where it has no room its last column is broken between words, or a block of lines
+    stands for each row.
 
     `right` aligns all columns but the first, `tight` leaves one column between them.
     """
     known = list(rows)
     shown = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, show_edge=False, pad_edge=False)
-    if tight:
-        shown.padding = (0, 1, 0, 0)
+    if tight:  # the lines of a terminal's table bring this one column
+        shown.padding = (0, 0 if console.is_terminal else 1, 0, 0)
     for number, heading in enumerate(headings):
         shown.add_column(heading, justify="right" if right and number else "left", no_wrap=True)
     for row in known:
         shown.add_row(*row)
     needed = Measurement.get(console, console.options.update(max_width=ANY_WIDTH), shown).maximum
-    if console.is_terminal and needed > console.width:
-        console.print("\n\n".join(block(headings, row) for row in known))
-    else:
+    if not console.is_terminal or needed <= console.width:
         console.width = max(needed, console.width)
         console.print(shown)
+        return
+    last = [Text.from_markup(text).plain for text in (headings[-1], *(row[-1] for row in known))]
+    longest = max(len(word) for text in last for word in ["", *text.split()])
+    if needed - max(map(len, last)) + max(longest, NARROWEST) <= console.width:
+        shown.columns[-1].no_wrap = False
+        console.print(shown)
+    else:
+        console.print("\n\n".join(block(headings, row) for row in known))
 
 
 def block(headings: Sequence[str], row: Sequence[str]) -> str:

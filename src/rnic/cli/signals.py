@@ -32,6 +32,7 @@ class Ended(SystemExit):
 def begin() -> None:
     """Raise Ended when they come, from now on, unless they are ignored, as nohup(1) starts programs."""
     sys.unraisablehook = _once_more
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # of whoever ignores it the kernel keeps no exit code
     for one in ENDING:
         if signal.getsignal(one) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(one, _raise)

@@ -5,7 +5,8 @@
 rnic.aio adds calls for asyncio.
 """
 
+from rnic.conn.messaging import ANY, AnyTag
 from rnic.conn.remote import Batch
 from rnic.conn.sync import Connection, Listener, connect, listen
 
-__all__ = ["Batch", "Connection", "Listener", "connect", "listen"]
+__all__ = ["ANY", "AnyTag", "Batch", "Connection", "Listener", "connect", "listen"]

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import errno
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol, TypeVar
 
-from rnic._nic.nic import MR
+from rnic._nic.nic import MR, when_refused
 from rnic.errors import VerbsError
 from rnic.log import Log
 from rnic.rdmacm.again import again
@@ -50,6 +51,16 @@ def let_go_memory(handle: Handle) -> bool:
     return handle.closed or again.attempt(handle, partial(_gone, handle))
 
 
+def revoke_memory(mr: MR) -> None:
+    """Deregister memory; VerbsError: EBUSY if a process was stopped while copying.
+
+    Then it is done later: a further call says whether it has been.
+    """
+    if not let_go_memory(mr) and (again.is_held_up or not _gone(mr)):
+        why = "a process that has been stopped is in the middle of reading or writing memory of this process"
+        raise VerbsError(errno.EBUSY, why, "dereg_mr")
+
+
 def part_with(mr: MR) -> None:
     """As let_go_memory(), but a region that operations or views use is deregistered with the last of them."""
     if mr.awaited:
@@ -61,6 +72,9 @@ def part_with(mr: MR) -> None:
 def later(handle: Handle) -> None:
     """Have another thread give an object back."""
     again.add(handle, partial(_gone, handle))
+
+
+when_refused(later)
 
 
 def _gone(handle: Handle) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The handshake of two ends, in steps that never wait: Dial asks for a connection, Desk answers requests."""
+"""The handshake of two ends, in steps that never wait: Desk answers requests (dial.py asks)."""
 
 from __future__ import annotations
 
@@ -8,39 +8,29 @@ import os
 import select
 import threading
 from collections.abc import Callable, Iterator
-from errno import EAGAIN, EBADF, EINVAL, EMFILE, ENFILE, ENODEV, ENOMEM, ENOSPC, ETIMEDOUT
+from errno import EAGAIN, EBADF, EINVAL, EMFILE, ENFILE, ENODEV, ENOMEM, ENOSPC
 from typing import Any
 
 from rnic.conn.core import Core
 from rnic.endpoint import (
     Config,
     EndpointError,
-    LostError,
     ProtocolError,
     Reason,
-    RefusedError,
     Role,
-    parse_refusal,
     refusal,
 )
-from rnic.endpoint.buffers import flat
-from rnic.endpoint.hello import MAX_DATA_ANSWERING, MAX_DATA_ASKING
+from rnic.endpoint.hello import MAX_DATA_ANSWERING
 from rnic.errors import VerbsError, exhausted
 from rnic.log import INFO, WARNING, Log
-from rnic.rdmacm import CmId, ConnParam, Event, EventChannel, EventType, Timing, create_id
+from rnic.rdmacm import CmId, ConnParam, Event, EventChannel, EventType, create_id
 from rnic.rdmacm.sockaddr import SockAddr
 from rnic.records import Record
 from rnic.verbs.context import Context
 from rnic.verbs.device import Device
-from rnic.wire import RejReason, rej_reason
-from rnic.wording import no_host, nobody_listens, place
 
 _log = Log("rnic.conn")
 _LACKING = (EMFILE, ENFILE, ENOMEM, ENOSPC, EAGAIN)
-_FAILED = (EventType.ADDR_ERROR, EventType.ROUTE_ERROR, EventType.CONNECT_ERROR)
-# A lost message is sent again after one second, not five as in the kernel, because connect() waits for ten.
-# A peer that needs longer to accept sends an MRA.
-_TIMING = Timing(response_timeout=17)
 
 MAX_HALF_OPEN = 128
 HANDSHAKE_TIMEOUT = 10.0  # seconds
@@ -63,104 +53,6 @@ class Limits(Record):
     max_connections: int | None = None
     max_half_open: int = MAX_HALF_OPEN
     handshake_timeout: float = HANDSHAKE_TIMEOUT
-
-
-class Dial:
-    """A connection that is being made; when step() returns True, `core` is the connection."""
-
-    def __init__(
-        self, host: str, port: int, config: Config, data: bytes = b"", device: AnyDevice = None
-    ) -> None:
-        self._data = bytes(flat(data, "connect(data=...)"))
-        if len(self._data) > MAX_DATA_ASKING:
-            raise ValueError(f"connect(): data has {len(data)} bytes, there is room for {MAX_DATA_ASKING}")
-        self.host, self.port = host, port
-        self.name = place(host, port)
-        self.config = config
-        self.core: Core | None = None
-        self.done = False
-        self.channel = EventChannel()
-        try:
-            self.cm_id = create_id(self.channel, timing=_TIMING, device=device)
-        except BaseException:
-            self.channel.close()
-            raise
-        try:
-            self.cm_id.resolve_addr(None, (host, port))
-        except BaseException:
-            self.abandon()
-            raise
-
-    def fileno(self) -> int:
-        """Return the descriptor that becomes readable when step() has something to do."""
-        return self.channel.fileno()
-
-    def silence(self) -> str:
-        """Return in words why the peer does not answer, as far as can be known; takes up to 50 ms."""
-        return self.cm_id.silence_words(self.cm_id.silence())
-
-    def step(self, now: float) -> bool:
-        """Handle the events that have come; return True when connected.
-
-        RefusedError, VersionError, LostError, ProtocolError or VerbsError when the connection cannot be made.
-        """
-        while not self.done:
-            if (event := self.channel.peek()) is None:
-                return False
-            self.channel.drop(event)  # so that abandon() need not wait for an ack()
-            self._on(event, now)
-        return True
-
-    def _on(self, event: Event, now: float) -> None:
-        data = event.param.private_data if isinstance(event.param, ConnParam) else b""
-        match event.event:
-            case EventType.ADDR_RESOLVED:
-                self.cm_id.resolve_route()
-            case EventType.ROUTE_RESOLVED:
-                self.core = Core(self.cm_id, self.config, Role.INITIATOR)
-                self.channel.close()
-                self.channel = self.core.channel
-                self.cm_id.connect(ConnParam(self.core.hello(self._data)))
-            case EventType.ESTABLISHED:
-                self._greet(data, now)
-            case EventType.REJECTED:
-                raise self._rejected(event, data)
-            case EventType.UNREACHABLE:
-                raise LostError(f"{self.name} does not answer: {self.cm_id.silence_words(-event.status)}")
-            case kind if kind in _FAILED:
-                code = -event.status
-                silent = code == ETIMEDOUT  # that is said of a neighbour: nothing was sent to the peer yet
-                why = self.cm_id.failure_words(code) if kind is EventType.CONNECT_ERROR else ""
-                text = no_host(self.host, self.port) if silent else f"{self.name}: {why or os.strerror(code)}"
-                raise VerbsError(code, text, "connect")
-            case kind:
-                raise LostError(f"{self.name}: {kind.name} during the handshake")
-
-    def _greet(self, data: bytes, now: float) -> None:
-        assert self.core is not None
-        self.core.established = True
-        self.core.greet(data, now)
-        self.done = True
-
-    def _rejected(self, event: Event, data: bytes) -> EndpointError:
-        refusal, reason = event.refusal(), max(event.status, 0)
-        if refusal.by_program or any(data):
-            return parse_refusal(data)
-        if refusal.nobody_listens:
-            return RefusedError(nobody_listens(self.host, self.port), RejReason.INVALID_SERVICE_ID)
-        if refusal.no_room:
-            text = "has no room for one more connection now: a limit of the listener or its process"
-            text = text if reason else f"has refused: {refusal.text}"
-            return RefusedError(f"{self.name} {text}", RejReason.NO_RESOURCES)
-        return RefusedError(f"{self.name} rejected the request: reason {rej_reason(reason)}", reason)
-
-    def abandon(self) -> None:
-        """Give everything back, as the connection is not wanted or has failed."""
-        if self.core is not None:
-            self.core.release()
-        else:
-            self.cm_id.destroy()
-            self.channel.close()
 
 
 class Desk:

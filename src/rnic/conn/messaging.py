@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from enum import Enum
 from itertools import chain
 from operator import index
 from typing import TYPE_CHECKING
@@ -22,6 +23,17 @@ if TYPE_CHECKING:
 
 
 STOPPED = "the server was stopped"
+
+
+class AnyTag(Enum):
+    """The type of ANY."""
+
+    ANY = "any tag"
+    """recv(tag=ANY) takes the next message, whatever its tag, and returns its tag, too."""
+
+
+ANY = AnyTag.ANY
+"""recv(tag=ANY) takes the next message of any tag, and returns the message and its tag."""
 
 
 class Messaging(Parts):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rnic._nic.nic import MR, Hold, Places
 from rnic.conn.arrays import kind_of, numpy_for
-from rnic.conn.device import later, let_go_memory, part_with
+from rnic.conn.device import let_go_memory, part_with
 from rnic.endpoint.buffers import flat
 from rnic.enums import AccessFlags
 from rnic.verbs.pd import PD
@@ -96,7 +96,7 @@ class Pool:
             access = AccessFlags.LOCAL_WRITE if reads else AccessFlags(0)
             mr = self._cached[key] = self._pd.reg_mr(addr=key[0], length=key[1], access=access)
         self._cached.move_to_end(key)
-        return Hold(mr, 0, data.nbytes, later)
+        return Hold(mr, 0, data.nbytes)
 
     @property
     def awaited(self) -> bool:

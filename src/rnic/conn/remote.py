@@ -63,8 +63,9 @@ class Remote(Waits):
         """Stop sharing a region at once, without the peer's confirmation; on return the peer cannot use the
         buffer.
 
-        A peer that still tries loses the connection. Raises VerbsError: EBUSY after a second, if a process of
-        this host is stopped in the middle of a copy; then call it again.
+        A peer that still tries loses the connection. Raises VerbsError: EBUSY, after a second at most, if a
+        process of this host is stopped in the middle of a copy. Then that is done later; a further call tells
+        whether.
         """
         self._enter("revoke")
         try:

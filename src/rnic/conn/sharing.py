@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rnic._nic.nic import MR
 from rnic.conn.arrays import describe
-from rnic.conn.device import let_go_memory
+from rnic.conn.device import let_go_memory, revoke_memory
 from rnic.conn.parts import LOOK_AGAIN, Parts
 from rnic.endpoint import ClosedError, Region
 from rnic.endpoint.buffers import flat, view_of
@@ -95,7 +95,7 @@ class Sharing(Parts):
         if (mr := self._shared.get(region.id)) is None:
             return
         try:
-            mr.close()
+            revoke_memory(mr)
         finally:
             if not self.ended and region.id in self.protocol.shared:
                 with contextlib.suppress(ClosedError):  # the goodbye is queued

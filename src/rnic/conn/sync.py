@@ -8,17 +8,20 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, overload
 
 from rnic.conn.agents import Agents
 from rnic.conn.core import GRACE, Core
+from rnic.conn.dial import Dial
 from rnic.conn.face import ListenerFace, room
-from rnic.conn.handshake import HANDSHAKE_TIMEOUT, MAX_HALF_OPEN, Admit, AnyDevice, Desk, Dial, Limits
+from rnic.conn.handshake import HANDSHAKE_TIMEOUT, MAX_HALF_OPEN, Admit, AnyDevice, Desk, Limits
+from rnic.conn.messaging import ANY, AnyTag
 from rnic.conn.remote import Remote
 from rnic.conn.rendezvous import as_bytes, check_room
 from rnic.conn.waits import earliest, sleep
 from rnic.endpoint import Config
 from rnic.errors import VerbsError
+from rnic.rdmacm.sockaddr import hosts
 from rnic.times import after, seconds
 
 if TYPE_CHECKING:
@@ -64,16 +67,25 @@ class Connection(Remote):
         finally:
             self._inside = None
 
-    def recv(self, timeout: float | None = None, *, tag: int | None = None) -> bytes:
+    @overload
+    def recv(self, timeout: float | None = None, *, tag: int | None = None) -> bytes: ...
+
+    @overload
+    def recv(self, timeout: float | None = None, *, tag: AnyTag) -> tuple[bytes, int]: ...
+
+    def recv(
+        self, timeout: float | None = None, *, tag: int | AnyTag | None = None
+    ) -> bytes | tuple[bytes, int]:
         """Wait for the next message, and return it; raises EOFError after the peer has closed its end.
 
         A call that raises takes no message. `tag`: take the next message that was sent with this tag. Other
-        messages wait meanwhile, up to Config.max_backlog; beyond that the peer waits.
-        The tag is not returned: if a program takes messages of all kinds, put the kind into the message.
+        messages wait meanwhile, up to Config.max_backlog; beyond that the peer waits. With `tag=rnic.ANY` the
+        call takes the next message of any tag, and returns the message and its tag.
         """
         core, until = self._core, None if timeout is None else after(timeout)
-        if tag is not None:
-            core.check_tag(tag)
+        wanted = None if tag is ANY else tag
+        if wanted is not None:
+            core.check_tag(wanted)
         data: bytes
         went_short = self._may_go_short() and (core.courier.recv(timeout != 0) or self._recv_short(until))
         # No call between these looks and the return: a signal's handler could take it, or leave another.
@@ -82,45 +94,51 @@ class Connection(Remote):
             return data
         self._enter("recv", timeout)
         try:
-            core.tags = frozenset() if tag is None else frozenset((tag,))
-            is_so = core.has_news if tag is None else partial(core.has_tagged, tag)
-            while (message := core.next_message(tag)) is None:
-                self._wait(is_so, timeout, "recv", until)
-            data = as_bytes(message)
+            data = as_bytes(self._next_message(wanted, timeout, "recv", until))
+            found = core.tag_in_hand or 0
             if not core.by_courier:
                 core.pump(monotonic())
             core.courier.hand = None  # no call from here on, behind which an exception could come
-            return data
+            return (data, found) if tag is ANY else data
         finally:
             core.tags = frozenset()
             self._inside = None
 
-    def recv_into(self, buffer: AnyBuffer, timeout: float | None = None) -> int:
+    def _next_message(
+        self, tag: int | None, timeout: float | None, what: str, until: float | None
+    ) -> bytes | memoryview:
+        """Wait for a message, which stays in the courier's hand; the caller sets `core.tags` back."""
+        core = self._core
+        core.tags = frozenset() if tag is None else frozenset((tag,))
+        is_so = core.has_news if tag is None else partial(core.has_tagged, tag)
+        while (message := core.next_message(tag)) is None:
+            self._wait(is_so, timeout, what, until)
+        return message
+
+    def recv_into(self, buffer: AnyBuffer, timeout: float | None = None, *, tag: int | None = None) -> int:
         """Receive the next message into a buffer, as recv() does; returns the number of bytes.
 
-        A message that the peer announces (Config.announce) goes straight into the buffer. Raises ValueError
-        if the buffer is too small; the message stays. After any exception the buffer may have been changed.
-        After TimeoutError it may still be changed until a further message is received, or close() has
-        returned.
+        A message that the peer announces (Config.announce) goes straight into the buffer, unless the call
+        asks for a `tag`. Raises ValueError if the buffer is too small; the message stays. After any exception
+        the buffer may have been changed. After TimeoutError it may still be changed until a further message
+        is received, or close() has returned.
         """
         core, until, target = self._core, after(timeout), room(buffer)
-        if self._may_go_short() and (core.courier.recv(timeout != 0) or self._recv_short(until)):
+        if tag is not None:
+            core.check_tag(tag)
+        elif self._may_go_short() and (core.courier.recv(timeout != 0) or self._recv_short(until)):
             data = core.courier.hand
             if isinstance(data, bytes):  # nor has the handler of a signal taken it
                 length = core.fetching.put(data, target)
                 core.courier.hand = None
                 return length
         self._enter("recv_into", timeout)
-        core.fetching.target = target
+        core.fetching.target = target if tag is None else None
         try:
-            while core.fetching.is_landing or (message := core.next_message()) is None:
-                check_room(core.offered, target)
-                self._wait(
-                    lambda: core.offered > len(target) or (core.has_news() and not core.fetching.is_landing),
-                    timeout,
-                    "recv_into",
-                    until,
-                )
+            if tag is None:
+                message = self._next_or_landed(target, timeout, until)
+            else:
+                message = self._next_message(tag, timeout, "recv_into", until)
             length = core.fetching.put(message, target)
             if not core.by_courier:
                 core.pump(monotonic())
@@ -130,7 +148,23 @@ class Connection(Remote):
             core.fetching.let_target_go(target, core.protocol)
             raise
         finally:
+            core.tags = frozenset()
             self._inside = None
+
+    def _next_or_landed(
+        self, target: memoryview, timeout: float | None, until: float | None
+    ) -> bytes | memoryview:
+        """As _next_message() without a tag; an announced message lands in the buffer."""
+        core = self._core
+        while core.fetching.is_landing or (message := core.next_message()) is None:
+            check_room(core.offered, target)
+            self._wait(
+                lambda: core.offered > len(target) or (core.has_news() and not core.fetching.is_landing),
+                timeout,
+                "recv_into",
+                until,
+            )
+        return message
 
     def _recv_short(self, until: float | None) -> bool:
         """Sleep until it is there."""
@@ -139,6 +173,15 @@ class Connection(Remote):
             return False
         due = earliest(core.deadline(), until)
         return core.courier.sleep(None if due is None else max(0.0, due - monotonic()))
+
+    def fileno(self) -> int:
+        """The descriptor of the connection, for select, poll and selectors; -1 after the end.
+
+        It becomes readable when recv() may have something to say. It does not tell of messages that are here
+        already: take them first, by recv(timeout=0) until that raises TimeoutError. The connection makes
+        progress only while a call runs, so call recv(timeout=0) now and then if nothing comes.
+        """
+        return -1 if self._core.released else self._core.fileno()
 
     def close(self, timeout: float | None = 5.0) -> None:
         """Close the connection after everything was sent, and wait until the peer closes its end: then all
@@ -303,17 +346,18 @@ def connect(
 
     Raises RefusedError if no program listens there, or it refuses; NoHelloError or VersionError if it is
     another kind of program, or another version; TimeoutError after `timeout` seconds; VerbsError if there is
-    no route to the host.
+    no route to the host. The addresses of a name are tried one after the other, until a program there
+    accepts or refuses. A silent address has its share of the time: 5 of 10 seconds, if one more is left.
     """
     until = after(timeout)
-    dial = Dial(host, port, config or Config(), data, device)
+    dial = Dial(hosts(host, port, "connect"), port, config or Config(), data, device, until)
     try:
         while not dial.step(monotonic()):
             if until is not None and monotonic() >= until:
                 raise TimeoutError(
                     f"connect: no answer from {dial.name} within {timeout} s: {dial.silence()}"
                 )
-            sleep((dial.fileno(),), until)
+            sleep((dial.fileno(),), earliest(until, dial.deadline))
         assert dial.core is not None
         return Connection(dial.core)
     except BaseException:

@@ -3,7 +3,7 @@
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rnic._nic.nic import Tensor
+from rnic._nic.nic import Tensor, need_values
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -30,16 +30,25 @@ EMPTY = memoryview(b"")
 def view_of(buffer: "AnyBuffer", what: str = "the call") -> memoryview:
     """A buffer as it is, of what speaks DLPack alone by that; while it is held the buffer keeps its size.
 
-    TypeError for what is no buffer, with the cure.
+    TypeError, with the cure, for what is no buffer, and for one of references, as a NumPy array of objects.
     """
     try:
-        return memoryview(buffer)  # type: ignore[arg-type]
+        view = memoryview(buffer)  # type: ignore[arg-type]
+    except ValueError:  # a type of NumPy's that no format names
+        dtype = getattr(buffer, "dtype", None)
+        if dtype is None:  # it is closed, or was released
+            raise
+        need_values("O" if dtype.hasobject else "B", buffer, what)
+        return memoryview(buffer.view(f"V{dtype.itemsize}"))  # type: ignore[union-attr]
     except TypeError:
         if not hasattr(buffer, "__dlpack__"):
             cure = ": give text.encode()" if isinstance(buffer, str) else ""
             text = f"{what} needs a buffer, such as bytes or an array, not {type(buffer).__name__}{cure}"
             raise TypeError(text) from None
-    return memoryview(Tensor(buffer))
+        return memoryview(Tensor(buffer))
+    if view.format != "B":
+        need_values(view.format, buffer, what)
+    return view
 
 
 def flat(buffer: "AnyBuffer", what: str) -> memoryview:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors between two endpoints, and the number of each reason in messages."""
 
-from enum import IntEnum
+from rnic.wording import Named
 
 __all__ = [
     "AbortedError",
@@ -17,7 +17,7 @@ __all__ = [
 ]
 
 
-class Reason(IntEnum):
+class Reason(Named):
     """Why a connection was refused or aborted: the number in an ABORT or a refusal."""
 
     APPLICATION = 1

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What devices and ports are and can do, and what happens to them."""
 
-from enum import IntEnum, IntFlag
-
-from rnic.wording import Worded
+from rnic.wording import Named, NamedFlags, Worded
 
 __all__ = [
     "PortState",
@@ -39,7 +37,7 @@ class PortState(Worded):
     """InfiniBand: the port works, and its link has failed for a moment."""
 
 
-class LinkLayer(IntEnum):
+class LinkLayer(Named):
     """What carries the packets of a port (ibv_query_port(3))."""
 
     UNSPECIFIED = 0
@@ -50,7 +48,7 @@ class LinkLayer(IntEnum):
     """Ethernet: RoCE."""
 
 
-class GIDType(IntEnum):
+class GIDType(Named):
     """The protocol of an entry in the GID table (ibv_query_gid_ex(3))."""
 
     IB = 0
@@ -61,7 +59,7 @@ class GIDType(IntEnum):
     """RoCE version 2: UDP over IPv4 or IPv6."""
 
 
-class Transport(IntEnum):
+class Transport(Named):
     """The protocol family of a device (ibv_get_device_list(3))."""
 
     UNKNOWN = -1
@@ -83,7 +81,7 @@ class NodeType(Worded):
     """An iWARP device."""
 
 
-class AtomicCap(IntEnum):
+class AtomicCap(Named):
     """Atomics are atomic for nobody, for users of this device, or for everybody (ibv_query_device(3))."""
 
     NONE = 0
@@ -139,7 +137,7 @@ class EventType(Worded):
     """A work queue has failed."""
 
 
-class DeviceCap(IntFlag):
+class DeviceCap(NamedFlags):
     """Optional features of a device (ibv_query_device(3))."""
 
     CURR_QP_STATE_MOD = 1 << 7
@@ -174,7 +172,7 @@ class DeviceCap(IntFlag):
     """Flow rules can be created."""
 
 
-class DeviceCapEx(IntFlag):
+class DeviceCapEx(NamedFlags):
     """Optional features with a bit beyond DeviceCap's 32 (ibv_query_device_ex(3)); the kernel's."""
 
     FLUSH_GLOBAL = 1 << 38
@@ -185,14 +183,14 @@ class DeviceCapEx(IntFlag):
     """There is ATOMIC_WRITE."""
 
 
-class ValuesMask(IntFlag):
+class ValuesMask(NamedFlags):
     """Which values of a device are asked for (ibv_query_rt_values_ex(3))."""
 
     RAW_CLOCK = 1 << 0
     """`raw_clock`."""
 
 
-class ODPGeneralCap(IntFlag):
+class ODPGeneralCap(NamedFlags):
     """Whether memory, and the whole address space, can be registered ON_DEMAND (ibv_query_device_ex(3))."""
 
     SUPPORT = 1 << 0
@@ -201,7 +199,7 @@ class ODPGeneralCap(IntFlag):
     """So can the whole address space."""
 
 
-class ODPTransportCap(IntFlag):
+class ODPTransportCap(NamedFlags):
     """The operations of a transport on memory that is registered ON_DEMAND (ibv_query_device_ex(3))."""
 
     SEND = 1 << 0
@@ -222,7 +220,7 @@ class ODPTransportCap(IntFlag):
     """ATOMIC_WRITE to it."""
 
 
-class TMCapFlags(IntFlag):
+class TMCapFlags(NamedFlags):
     """The transports with tag matching (ibv_query_device_ex(3))."""
 
     RC = 1 << 0

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rights to memory, and kinds of memory."""
 
-from enum import IntEnum, IntFlag
+from rnic.wording import Named, NamedFlags
 
 __all__ = [
     "AccessFlags",
@@ -14,7 +14,7 @@ __all__ = [
 ]
 
 
-class AccessFlags(IntFlag):
+class AccessFlags(NamedFlags):
     """What may be done to a memory region, or through a queue pair (IBA 10.6.3; ibv_reg_mr(3))."""
 
     LOCAL_WRITE = 1 << 0
@@ -41,7 +41,7 @@ class AccessFlags(IntFlag):
     """The peer may FLUSH, so that its writes outlive the power."""
 
 
-class MWType(IntEnum):
+class MWType(Named):
     """The type of a memory window: usable by its protection domain, or by the queue pair that bound it.
 
     IBA 10.6.7; ibv_alloc_mw(3).
@@ -53,7 +53,7 @@ class MWType(IntEnum):
     """A BIND_MW work request binds it, for one queue pair."""
 
 
-class ReregMRFlags(IntFlag):
+class ReregMRFlags(NamedFlags):
     """What MR.rereg() changes (ibv_rereg_mr(3))."""
 
     CHANGE_TRANSLATION = 1 << 0
@@ -64,7 +64,7 @@ class ReregMRFlags(IntFlag):
     """The rights."""
 
 
-class AdviseMRAdvice(IntEnum):
+class AdviseMRAdvice(Named):
     """The kinds of advice of PD.advise_mr() (ibv_advise_mr(3))."""
 
     PREFETCH = 0
@@ -75,14 +75,14 @@ class AdviseMRAdvice(IntEnum):
     """Use those that are mapped."""
 
 
-class AdviseMRFlags(IntFlag):
+class AdviseMRFlags(NamedFlags):
     """Flags of PD.advise_mr() (ibv_advise_mr(3))."""
 
     FLUSH = 1 << 0
     """Return when it is done."""
 
 
-class PlacementType(IntFlag):
+class PlacementType(NamedFlags):
     """What a FLUSH guarantees (IBA A19.4.3): that everybody sees the bytes, or that they survive a loss of
     power.
     """
@@ -93,7 +93,7 @@ class PlacementType(IntFlag):
     """The bytes outlive the power."""
 
 
-class SelectivityLevel(IntEnum):
+class SelectivityLevel(Named):
     """Which bytes a FLUSH covers (IBA A19.4.3): a range, or the whole memory region."""
 
     RANGE = 0

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Queue pairs: states, attributes, how they are made."""
 
-from enum import IntEnum, IntFlag
+from rnic.wording import Named, NamedFlags
 
 __all__ = [
     "QPState",
@@ -17,7 +17,7 @@ __all__ = [
 ]
 
 
-class QPState(IntEnum):
+class QPState(Named):
     """The state of a queue pair: what it accepts and does (IBA 10.3.1; ibv_modify_qp(3))."""
 
     RESET = 0
@@ -36,7 +36,7 @@ class QPState(IntEnum):
     """Failed: all work is flushed, with WR_FLUSH_ERR. modify() to RESET begins anew."""
 
 
-class QPType(IntEnum):
+class QPType(Named):
     """The transport service of a queue pair (IBA 9.1; ibv_create_qp(3)).
 
     GSI is queue pair 1, for management datagrams (IBA 13.5.1); libibverbs has no name for it, the value
@@ -59,7 +59,7 @@ class QPType(IntEnum):
     """Extended reliable connection, the end that answers: it belongs to an XRC domain."""
 
 
-class MTU(IntEnum):
+class MTU(Named):
     """The most payload bytes in one packet of a path, as a code (IBA 9.2); `.nbytes` is their number."""
 
     MTU_256 = 1
@@ -79,7 +79,7 @@ class MTU(IntEnum):
         return 128 << self
 
 
-class MigState(IntEnum):
+class MigState(Named):
     """Automatic path migration (IBA 17.2.8)."""
 
     MIGRATED = 0
@@ -90,7 +90,7 @@ class MigState(IntEnum):
     """Another path is ready: the queue pair changes over when the first one fails."""
 
 
-class QPAttrMask(IntFlag):
+class QPAttrMask(NamedFlags):
     """Which fields of a QPAttr count (ibv_modify_qp(3))."""
 
     STATE = 1 << 0
@@ -139,7 +139,7 @@ class QPAttrMask(IntFlag):
     """`rate_limit`."""
 
 
-class QPInitAttrMask(IntFlag):
+class QPInitAttrMask(NamedFlags):
     """Which fields of QPInitAttrEx are valid (ibv_create_qp_ex(3))."""
 
     PD = 1 << 0
@@ -158,7 +158,7 @@ class QPInitAttrMask(IntFlag):
     """`send_ops_flags`."""
 
 
-class QPCreateFlags(IntFlag):
+class QPCreateFlags(NamedFlags):
     """How a queue pair is created (ibv_create_qp_ex(3))."""
 
     BLOCK_SELF_MCAST_LB = 1 << 1
@@ -173,7 +173,7 @@ class QPCreateFlags(IntFlag):
     """A hint for hardware; not supported."""
 
 
-class SendOpsFlags(IntFlag):
+class SendOpsFlags(NamedFlags):
     """The operations that a queue pair's builders may be used for (ibv_wr_post(3))."""
 
     RDMA_WRITE = 1 << 0
@@ -204,7 +204,7 @@ class SendOpsFlags(IntFlag):
     """wr_atomic_write()."""
 
 
-class StreamRTR(IntEnum):
+class StreamRTR(Named):
     """iWARP: the message of length 0 by which the initiator makes a new connection ready (RFC 6581, 9.2)."""
 
     NONE = 0
@@ -217,7 +217,7 @@ class StreamRTR(IntEnum):
     """A READ."""
 
 
-class StreamEnd(IntEnum):
+class StreamEnd(Named):
     """iWARP: how the connection of a queue pair has ended."""
 
     FIN = 0

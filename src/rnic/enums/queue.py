@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Work requests, completions, and the queues in which they wait."""
 
-from enum import IntEnum, IntFlag
-
-from rnic.wording import Worded
+from rnic.wording import Named, NamedFlags, Worded
 
 __all__ = [
     "WROpcode",
@@ -24,7 +22,7 @@ __all__ = [
 ]
 
 
-class WROpcode(IntEnum):
+class WROpcode(Named):
     """The operation of a send work request (IBA 10.7.2; ibv_post_send(3))."""
 
     RDMA_WRITE = 0
@@ -55,7 +53,7 @@ class WROpcode(IntEnum):
     """Make sure that bytes written before are seen, or outlive the power."""
 
 
-class SendFlags(IntFlag):
+class SendFlags(NamedFlags):
     """Flags of a send work request (ibv_post_send(3))."""
 
     FENCE = 1 << 0
@@ -123,7 +121,7 @@ class WCStatus(Worded):
     """Software has to fetch the data of a rendezvous; not reported by rnic."""
 
 
-class WCOpcode(IntEnum):
+class WCOpcode(Named):
     """The operation that completed (IBA 11.4.2.1; ibv_poll_cq(3))."""
 
     SEND = 0
@@ -162,7 +160,7 @@ class WCOpcode(IntEnum):
     """A receive that a message without a tag has taken."""
 
 
-class WCFlags(IntFlag):
+class WCFlags(NamedFlags):
     """Which optional fields of a completion are valid (ibv_poll_cq(3))."""
 
     GRH = 1 << 0
@@ -181,7 +179,7 @@ class WCFlags(IntFlag):
     """The message's bytes are there."""
 
 
-class SRQAttrMask(IntFlag):
+class SRQAttrMask(NamedFlags):
     """Which fields of an SRQAttr count (ibv_modify_srq(3))."""
 
     MAX_WR = 1 << 0
@@ -190,7 +188,7 @@ class SRQAttrMask(IntFlag):
     """`srq_limit`."""
 
 
-class SRQType(IntEnum):
+class SRQType(Named):
     """The kind of a shared receive queue: ordinary, XRC or tag matching (ibv_create_srq_ex(3))."""
 
     BASIC = 0
@@ -201,7 +199,7 @@ class SRQType(IntEnum):
     """Like BASIC, and messages with a tag take the receive with this tag."""
 
 
-class OpsWROpcode(IntEnum):
+class OpsWROpcode(Named):
     """Operations on the matching list of a tag matching SRQ (ibv_post_srq_ops(3))."""
 
     TAG_ADD = 0
@@ -212,7 +210,7 @@ class OpsWROpcode(IntEnum):
     """Report how many unexpected messages the program has seen."""
 
 
-class OpsFlags(IntFlag):
+class OpsFlags(NamedFlags):
     """Flags of an operation on a matching list (ibv_post_srq_ops(3))."""
 
     SIGNALED = 1 << 0
@@ -221,7 +219,7 @@ class OpsFlags(IntFlag):
     """`unexpected_cnt` is valid: it reports, too."""
 
 
-class CreateCQWCFlags(IntFlag):
+class CreateCQWCFlags(NamedFlags):
     """The fields that an extended completion queue keeps (ibv_create_cq_ex(3))."""
 
     WITH_BYTE_LEN = 1 << 0
@@ -250,7 +248,7 @@ class CreateCQWCFlags(IntFlag):
     """read_completion_wallclock_ns()."""
 
 
-class CQInitAttrMask(IntFlag):
+class CQInitAttrMask(NamedFlags):
     """Which later fields of CQInitAttrEx count (ibv_create_cq_ex(3))."""
 
     FLAGS = 1 << 0
@@ -259,7 +257,7 @@ class CQInitAttrMask(IntFlag):
     """`parent_domain`."""
 
 
-class CreateCQAttrFlags(IntFlag):
+class CreateCQAttrFlags(NamedFlags):
     """How an extended completion queue is used (ibv_create_cq_ex(3))."""
 
     SINGLE_THREADED = 1 << 0
@@ -268,14 +266,14 @@ class CreateCQAttrFlags(IntFlag):
     """When the queue is full, the oldest completion is lost."""
 
 
-class CQAttrMask(IntFlag):
+class CQAttrMask(NamedFlags):
     """What ModifyCQAttr changes (ibv_modify_cq(3))."""
 
     MODERATE = 1 << 0
     """`moderate`."""
 
 
-class CompCntrType(IntEnum):
+class CompCntrType(Named):
     """What a completion counter counts: work requests or bytes (rdma-core 64: ibv_create_comp_cntr(3))."""
 
     WRS = 0
@@ -284,7 +282,7 @@ class CompCntrType(IntEnum):
     """Their bytes."""
 
 
-class QPAttachCompCntrOp(IntFlag):
+class QPAttachCompCntrOp(NamedFlags):
     """Which operations a completion counter counts (rdma-core 64: ibv_qp_attach_comp_cntr(3)).
 
     The REMOTE ones are operations of the peer that are executed here. Atomics and local operations are not

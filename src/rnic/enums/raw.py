@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ethernet frames: rules, the work queues of RAW_PACKET queue pairs, counters of flows."""
 
-from enum import IntEnum, IntFlag
+from rnic.wording import Named, NamedFlags
 
 __all__ = [
     "FlowAttrType",
@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 
-class FlowAttrType(IntEnum):
+class FlowAttrType(Named):
     """Which frames a flow rule takes (ibv_create_flow(3))."""
 
     NORMAL = 0
@@ -32,7 +32,7 @@ class FlowAttrType(IntEnum):
     """Copies of all frames."""
 
 
-class FlowFlags(IntFlag):
+class FlowFlags(NamedFlags):
     """Flags of a flow rule (ibv_create_flow(3))."""
 
     DONT_TRAP = 1 << 1
@@ -41,7 +41,7 @@ class FlowFlags(IntFlag):
     """Frames that are sent; not supported."""
 
 
-class FlowSpecType(IntEnum):
+class FlowSpecType(Named):
     """Headers that a flow rule matches, and its actions (ibv_create_flow(3))."""
 
     ETH = 0x20
@@ -76,14 +76,14 @@ class FlowSpecType(IntEnum):
     """SpecActionCount."""
 
 
-class RxHashFunction(IntFlag):
+class RxHashFunction(NamedFlags):
     """How a queue pair hashes what it receives (ibv_create_qp_ex(3))."""
 
     TOEPLITZ = 1 << 0
     """The Toeplitz hash, with a key of 40 bytes."""
 
 
-class RxHashFields(IntFlag):
+class RxHashFields(NamedFlags):
     """What a queue pair hashes of what it receives (ibv_create_qp_ex(3))."""
 
     SRC_IPV4 = 1 << 0
@@ -108,14 +108,14 @@ class RxHashFields(IntFlag):
     """The headers inside a tunnel; not supported."""
 
 
-class WQType(IntEnum):
+class WQType(Named):
     """What a work queue holds (ibv_create_wq(3))."""
 
     RQ = 0
     """Receives."""
 
 
-class WQFlags(IntFlag):
+class WQFlags(NamedFlags):
     """Features of a work queue (ibv_create_wq(3))."""
 
     CVLAN_STRIPPING = 1 << 0
@@ -128,7 +128,7 @@ class WQFlags(IntFlag):
     """A hint for hardware; not supported."""
 
 
-class WQState(IntEnum):
+class WQState(Named):
     """The state of a work queue (ibv_modify_wq(3))."""
 
     RESET = 0
@@ -141,7 +141,7 @@ class WQState(IntEnum):
     """The state is not known."""
 
 
-class WQAttrMask(IntFlag):
+class WQAttrMask(NamedFlags):
     """Which fields of a WQAttr count (ibv_modify_wq(3))."""
 
     STATE = 1 << 0
@@ -152,7 +152,7 @@ class WQAttrMask(IntFlag):
     """`flags` and `flags_mask`."""
 
 
-class RawPacketCaps(IntFlag):
+class RawPacketCaps(NamedFlags):
     """The device's features for RAW_PACKET queue pairs (ibv_query_device_ex(3))."""
 
     CVLAN_STRIPPING = 1 << 0
@@ -165,7 +165,7 @@ class RawPacketCaps(IntFlag):
     """A frame can wait for a receive."""
 
 
-class CounterDescription(IntEnum):
+class CounterDescription(Named):
     """What to count of a flow: packets or bytes (ibv_attach_counters_point_flow(3))."""
 
     PACKETS = 0
@@ -174,7 +174,7 @@ class CounterDescription(IntEnum):
     """Their bytes."""
 
 
-class ReadCountersFlags(IntFlag):
+class ReadCountersFlags(NamedFlags):
     """How counters of flows are read (ibv_read_counters(3))."""
 
     PREFER_CACHED = 1 << 0

@@ -76,7 +76,8 @@ class Naming:
         self._folders: dict[Parts, tuple[Folder, bool]] = {}
         """Those to be dressed, each once however often it comes; whether this copy has made it."""
         self._lost: set[bytes] = set()  # the paths of those that could not be made
-        self._would_make: set[Parts] = set()  # and in a dry run: would make
+        self._would_make: Parts = ()
+        """In a dry run the last folder that would be made, with all that is in it: that comes next."""
 
     def enter(self, entries: list[Entry | Small]) -> list[Done | File | None]:
         """Store what is whole, and open what is not; how each has ended, None: well."""
@@ -143,17 +144,16 @@ class Naming:
     def _try(self, entry: Folder | Would, parts: Parts) -> bool:
         """What a copy would say, as far as names tell."""
         tree = self._target.tree
-        there = parts[:-1] not in self._would_make and (
-            not parts or exists(tree.folder(parts[:-1]), parts[-1])
-        )
+        in_new = bool(self._would_make) and parts[: len(self._would_make)] == self._would_make
+        there = not in_new and (not parts or exists(tree.folder(parts[:-1]), parts[-1]))
         if isinstance(entry, Would):
             if there and not self._options.no_clobber and tree.is_folder(parts):
                 raise OSError(EISDIR, OVER_FOLDER)
             return not (there and self._options.no_clobber)
         if there:
             tree.folder(parts)
-        else:
-            self._would_make.add(parts)
+        elif not in_new:
+            self._would_make = parts
         return True
 
     def _open(self, entry: Open) -> File:

@@ -19,7 +19,7 @@ from rnic.files import packs, records
 from rnic.files.options import CHUNK, Options
 from rnic.files.records import Complaint, Folder, Open, Record, Would, digest
 from rnic.files.state import Outgoing, Told
-from rnic.files.tree import Parts, Tree
+from rnic.files.tree import Parts, Tree, is_part
 
 __all__ = ["CHANGED", "Batch", "Large", "Source", "count", "extents", "pack", "prefix", "read_chunk"]
 
@@ -104,6 +104,7 @@ def _walk(source: Source, options: Options, sizes: bool = False) -> Iterator[_Fo
                 stack += [
                     ((*parts, name), path_ + name, shown_ + name, plain)
                     for name, plain in reversed(source.tree.inside(parts))
+                    if not is_part(name)  # somebody is copying it, or was
                 ]
             elif not stat.S_ISREG(status.st_mode):
                 link = stat.S_ISLNK(status.st_mode)

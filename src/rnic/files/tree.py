@@ -8,6 +8,7 @@ difference what others do to the folder meanwhile.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections import OrderedDict
 from errno import EINVAL, ELOOP, ENOENT, ENOTDIR
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from rnic.endpoint.text import printable
 
-__all__ = ["Named", "Parts", "Tree", "split"]
+__all__ = ["Named", "Parts", "Tree", "is_part", "part_name", "split"]
 
 Parts = tuple[bytes, ...]
 _MOST = 16  # descriptors of folders that are kept: a server has as many trees as clients
@@ -28,6 +29,18 @@ _ROOT = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC  # to pass a folder takes no r
 _FOLDER = _ROOT | os.O_NOFOLLOW
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+_PART = re.compile(rb"\..*\.[0-9a-f]{12}\.rnic-part", re.DOTALL)
+
+
+def part_name(name: bytes, token: bytes) -> bytes:
+    """What a file is called until all of it is there; `token`: 12 hexadecimal digits."""
+    return b"." + name[:200] + b"." + token + b".rnic-part"
+
+
+def is_part(name: bytes) -> bool:
+    """Whether part_name() makes such names."""
+    return _PART.fullmatch(name) is not None
 
 
 def split(path: bytes) -> Parts:

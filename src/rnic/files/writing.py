@@ -19,7 +19,7 @@ from rnic.files.options import CHUNK, SLOTS
 from rnic.files.packs import Small
 from rnic.files.reading import prefix
 from rnic.files.records import NO_DIGEST, Open, digest
-from rnic.files.tree import Parts, Tree
+from rnic.files.tree import Parts, Tree, part_name
 
 __all__ = [
     "DAMAGED",
@@ -83,10 +83,6 @@ class Target:
 def words(error: OSError | ValueError) -> str:
     """Why, without the number and the file."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
-
-
-def _temporary(name: bytes, token: bytes) -> bytes:
-    return b"." + name[:200] + b"." + token + b".rnic-part"
 
 
 _ours, _numbers = os.urandom(4).hex().encode(), itertools.count()
@@ -154,7 +150,7 @@ def store(tree: Tree, files: list[tuple[Parts, Small]], no_clobber: bool) -> lis
     for folder, some in groupby(files, key=lambda one: one[0][:-1]):
         new = [New(parts[-1], entry.content or b"", entry.mode & _MODE, entry.mtime) for parts, entry in some]
         try:
-            ends = disk.store(tree.folder(folder), _temporary(new[0].name, _new_token()), new, not no_clobber)
+            ends = disk.store(tree.folder(folder), part_name(new[0].name, _new_token()), new, not no_clobber)
         except OSError as error:
             out += [words(error)] * len(new)
         else:
@@ -203,13 +199,13 @@ class Partial:
     def _open(self) -> None:
         same = b"%d %d %s" % (self.entry.size, self.entry.mtime, self._name)
         token = digest(same)[:6].hex().encode()
-        self._temporary = self._common = _temporary(self._name, token)
+        self._temporary = self._common = part_name(self._name, token)
         try:
             self._fd = os.open(self._temporary, _NEW, 0o600, dir_fd=self._folder)
             self._lock()
         except FileExistsError:
             if not self._open_left():
-                self._temporary = _temporary(self._name, _new_token())
+                self._temporary = part_name(self._name, _new_token())
                 self._fd = os.open(self._temporary, _NEW, 0o600, dir_fd=self._folder)
 
     def _lock(self) -> bool:

@@ -16,7 +16,7 @@ from rnic.kmod.errors import KmodError
 from rnic.kmod.folder import Folder
 from rnic.kmod.kinds import role_of
 from rnic.kmod.machines import Machines
-from rnic.kmod.place import Box, died
+from rnic.kmod.place import Box, Say, died
 from rnic.kmod.roles import MANY, Role, WrongError
 from rnic.kmod.scratch import scratch
 from rnic.kmod.steps import PASSED, Outcome, Report, Step
@@ -92,7 +92,7 @@ def rounds(
             report.outcomes[Step.COMPILE] = one.outcome
             yield report
             continue
-        tried = Round(one, device, machines.take(), seconds)
+        tried = Round(one, device, machines.take(), seconds, machines.say)
         try:
             yield tried.run(skipped)
         finally:
@@ -112,7 +112,8 @@ def _need_devices(box: Box, devices: tuple[str, ...]) -> None:
 class Round:
     """A module in a machine whose only RDMA device is of one kind."""
 
-    def __init__(self, one: Built, device: str, box: Box, seconds: float) -> None:
+    def __init__(self, one: Built, device: str, box: Box, seconds: float, say: Say) -> None:
+        self._say, self._where = say, f"{device}, " if device else ""
         self.folder, self.module, self.box, self.seconds = one.folder, one.module, box, seconds
         self.role = one.role(box, one.module, device, seconds)
         self.is_spoilt = False  # the machine cannot be relied on any more
@@ -130,8 +131,9 @@ class Round:
         try:
             self._log, self._bad = self.box.log(), self.box.troubles()
             with self._one_device():
-                for step, act in self.steps.items():
+                for number, (step, act) in enumerate(self.steps.items(), 1):
                     if step not in skipped and self.report.can_be_reached(step) and not self.is_spoilt:
+                        self._say(f"{self._where}step {number} of {len(self.steps)}: {step.value}")
                         self.report.outcomes[step] = self._attempt(act)
         finally:
             self.role.close()

@@ -18,7 +18,7 @@ class Machines:
     """
 
     def __init__(self, name: str, say: Say) -> None:
-        self._name, self._say = name, say
+        self._name, self.say = name, say
         self._held = ExitStack()
         self._box: Box | None = None
 
@@ -26,9 +26,9 @@ class Machines:
         """The machine."""
         if self._box is None:
             if self._name:
-                self._box = self._held.enter_context(place.ready(self._name, self._say))
+                self._box = self._held.enter_context(place.ready(self._name, self.say))
             else:
-                self._say("starting a machine")
+                self.say("starting a machine")
                 self._box = Box(self._held.enter_context(Machine(transport="both")))
         return self._box
 
@@ -37,7 +37,7 @@ class Machines:
         self._box = None
         self._held.close()
         if self._name:
-            place.restart(self._name, self._say)
+            place.restart(self._name, self.say)
 
     def __enter__(self) -> Machines:
         return self

@@ -14,6 +14,7 @@ without one they never are.
 
 from __future__ import annotations
 
+from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, Self
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     import rnic
     from rnic._nic.nic import MR, WC
 
-__all__ = ["Chain", "QueueError", "SendQueue", "SendQueueStatistics", "Update"]
+__all__ = ["Chain", "QueueError", "SendQueue", "SendQueueStatistics", "TornError", "Update"]
 
 LIFE = 1.0
 """An end that waits so many seconds in vain asks the peer's device for a sign of life."""
@@ -49,6 +50,16 @@ class QueueError(ConnectionError):
     def __init__(self, wc: WC) -> None:
         super().__init__(wc.explain())
         self.wc = wc
+
+
+class TornError(ConnectionError):
+    """An exception from outside, such as Ctrl-C, has come in the middle of a step of this end."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "an exception from outside, such as Ctrl-C, came while requests were posted or messages taken: "
+            "it is not known which, so that this end is over"
+        )
 
 
 class SendQueueStatistics(Record):
@@ -91,6 +102,7 @@ class SendQueue:
         """The ticket up to which all has completed."""
         self._signaled = 0  # the ticket of the last request that asked for a completion
         self._chains = self._signals = self._inlined = 0
+        self._unnoted: deque[None] = deque()  # one if an exception has come between a post and its note
 
     @property
     def room(self) -> int:
@@ -120,6 +132,7 @@ class SendQueue:
             raise ValueError(f"{len(wrs)} requests in one chain: the send queue has {self.depth} places")
         if not wrs:
             return self.posted
+        self._check_whole()
         if self.room < len(wrs):
             self._make_room(len(wrs), timeout)
         last, all_flags = self._signaled, []
@@ -133,26 +146,29 @@ class SendQueue:
             wr.wr_id, wr.send_flags = ticket, flags
             all_flags.append(flags)
         try:
-            self.qp.post_send(wrs)
+            self._unnoted.extend(map(self.qp.post_send, (wrs,)))  # as of Waiter.poll()
         except PostError as error:
             self._note(all_flags[: error.index])
             raise
         self._note(all_flags)
         return self.posted
 
+    def _check_whole(self) -> None:
+        if self._unnoted:
+            raise TornError
+
     def post_update(self, wrs: Sequence[SendWR]) -> bool:
         """Post the requests of an Update, if there is room for them; else returns False. Raises PostError."""
+        self._check_whole()
         ticket = self.posted + len(wrs)
         if ticket - self.reached > self.depth:
             return False
         signaled = ticket - self._signaled >= self.every  # and then they leave now, with all before
         wrs[0].wr_id = ticket - 1
         wrs[-1].wr_id, wrs[-1].send_flags = ticket, _INLINE | _SIGNALED if signaled else _INLINE
+        post = self.qp.post_send if signaled or len(wrs) == 1 else self.qp.raw_post_behind
         try:
-            if signaled or len(wrs) == 1:
-                self.qp.post_send(wrs)
-            else:
-                self.qp.raw_post_behind(wrs)
+            self._unnoted.extend(map(post, (wrs,)))
         except PostError as error:
             self._note((0,)[: error.index])
             raise
@@ -162,10 +178,13 @@ class SendQueue:
         if signaled:
             self._signaled = ticket
             self._signals += 1
+        self._unnoted.clear()
         return True
 
     def reclaim(self) -> None:
         """Take the completions that are there; raises QueueError."""
+        self._check_whole()
+        self._take(self.waiter.last)
         self._take(self.waiter.poll())
 
     def look(self) -> None:
@@ -203,12 +222,14 @@ class SendQueue:
         """
         self._check_comes(ticket)
         until = after(timeout)
+        self._take(self.waiter.last)
         while self.reached < ticket:
             self._take(self.waiter.wait(timeout=left(until)))
 
     async def wait_async(self, ticket: int) -> None:
         """The same for a task of asyncio; asyncio.timeout() limits it."""
         self._check_comes(ticket)
+        self._take(self.waiter.last)
         while self.reached < ticket:
             self._take(await self.waiter.wait_async())
 
@@ -219,6 +240,7 @@ class SendQueue:
         self.wait(self.posted, timeout)
 
     def _check_comes(self, ticket: int) -> None:
+        self._check_whole()
         if ticket > self._signaled and ticket > self.reached:
             raise ValueError(f"nothing from {ticket} on is signaled: post with signaled=True, or flush()")
 
@@ -231,6 +253,7 @@ class SendQueue:
             if flags & _SIGNALED:
                 self._signaled = self.posted
                 self._signals += 1
+        self._unnoted.clear()
 
     def _make_room(self, places: int, timeout: float | None) -> None:
         self.reclaim()
@@ -242,10 +265,12 @@ class SendQueue:
             self.wait(self.posted + places - self.depth, left(until))
 
     def _take(self, found: list[WC]) -> None:
+        """A second time, behind an exception in the middle, does no harm."""
         for wc in found:
             if not wc.ok:
                 raise QueueError(wc)
             self.reached = wc.wr_id
+        found.clear()
 
 
 class Update:

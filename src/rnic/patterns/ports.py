@@ -264,6 +264,7 @@ class QueuePairPort:
                 with self.sends.chain(timeout=left(until)) as chain:
                     chain.write_imm(BELL)
             case Sleep(until):
+                self._take(self._bells.last)  # what an exception has kept from it
                 self._take(self.sends.wait_for_peer(self._bells, left(until)))
             case Pause(seconds):
                 sleep(seconds)
@@ -274,6 +275,7 @@ class QueuePairPort:
     def check(self) -> None:
         """Raise what has ended the way to the peer, if it has ended."""
         self.sends.reclaim()
+        self._take(self._bells.last)
         self._take(self._bells.poll())
 
     def _old(self, ticket: int, until: float | None) -> int:
@@ -287,6 +289,7 @@ class QueuePairPort:
             if wc.opcode is not WCOpcode.RECV_RDMA_WITH_IMM:
                 raise ConnectionError("the peer sent a message to a queue pair that takes doorbells alone")
         self._posted -= len(found)
+        del found[:]
         self._refill()
 
     def _refill(self) -> None:

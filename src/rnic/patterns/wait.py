@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import deque
 from contextlib import contextmanager
 from enum import Enum
 from time import monotonic
@@ -77,6 +78,7 @@ class Waiter:
         self.cq, self.how = cq, how
         self._spin = {How.POLL: math.inf, How.EVENT: 0.0, How.ADAPTIVE: spin}[how]
         self._polls = self._empty = self._sleeps = 0
+        self._last: deque[list[WC]] = deque(maxlen=1)
         self._inside = False
 
     def statistics(self) -> WaitStatistics:
@@ -86,9 +88,17 @@ class Waiter:
     def poll(self, most: int = _BATCH) -> list[WC]:
         """The completions that are there, at most so many; none is no error."""
         self._polls += 1
-        found = self.cq.poll(most)
+        self._last.extend(map(self.cq.poll, (most,)))  # C calls C: no signal's handler between
+        found = self._last[0]
         self._empty += not found
         return found
+
+    @property
+    def last(self) -> list[WC]:
+        """What the last poll has found. Whoever takes out what it has dealt with finds here what an
+        exception, such as Ctrl-C, has kept from it.
+        """
+        return self._last[0] if self._last else []
 
     def wait(
         self, most: int = _BATCH, timeout: float | None = None, *, spin: float | None = None

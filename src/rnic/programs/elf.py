@@ -24,9 +24,13 @@ _CLASS_64, _LITTLE = 2, 1
 _LIST_SECONDS = 10
 _MOST_SCRIPTS = 5  # whose interpreters are scripts: the kernel starts no longer chain
 _SANITIZERS = (b"__asan_init\0", b"__hwasan_init\0", b"__lsan_init\0", b"__msan_init\0", b"__tsan_init\0")
-_SHOWN = ("libibverbs.so.1", "librdmacm.so.1")
+_VERBS = re.compile(r"libibverbs(-[0-9a-f]+)?\.so(\.|$)")  # src/preload/load.c; with a hash: of a wheel
+_RDMACM = "librdmacm.so.1"
 _FOUND = re.compile(r"^\s*(\S+) => (\S+)", re.MULTILINE)  # glibc: "libx.so.1 => not found", too
+_LOADED = re.compile(r"^\s*(?:\S+ => )?(/.*) \(0x[0-9a-f]+\)$", re.MULTILINE)
 _LOST = re.compile(r"^Error loading shared library (\S+): ", re.MULTILINE)  # musl
+_UNFIT = re.compile(r"^\S+: (\S+: version `\S+' not found \(required by \S+\))$", re.MULTILINE)
+_WHEELS = "lib/python3*/*-packages/*.libs/libibverbs-*"  # where auditwheel puts what a wheel needs
 
 
 class Elf(Record):
@@ -64,6 +68,8 @@ class Check(Record):
     """libibverbs and librdmacm, if the program is linked with them: name and file, "" if it is not found."""
     obstacles: list[str]
     """Why the program cannot run on rnic's devices."""
+    others: list[str]
+    """Files of another libibverbs, which the program or a Python package brings: rnic's is loaded ahead."""
 
 
 def read(path: Path) -> Elf | None:
@@ -156,15 +162,16 @@ def other_libc(elf: Elf, ours: Elf) -> str:
     )
 
 
-def check(path: Path, host: Path, environment: dict[str, str]) -> Check:
-    """Look at a program; `host` is one that rnic's libraries fit.
+def check(path: Path, host: Path, environment: dict[str, str], library: Path) -> Check:
+    """Look at a program.
 
-    Raises OSError if a file cannot be read.
+    `host` is one that rnic's libraries fit, `environment` what the program gets, and `library` the libibverbs
+    that it is to use. Raises OSError if a file cannot be read.
     """
-    path = program_of(path)
+    given, path = path, program_of(path)
     elf, ours = read(path), read(host)
     if elf is None or ours is None:
-        return Check(path, {}, ["it is no ELF file"])
+        return Check(path, {}, ["it is no ELF file"], [])
     obstacles = list(_of_rights(path))
     if (elf.bits, elf.machine) != (ours.bits, ours.machine):
         obstacles.append("it is for another processor than rnic's libraries")
@@ -172,7 +179,15 @@ def check(path: Path, host: Path, environment: dict[str, str]) -> Check:
         obstacles.append("it is linked statically: no library can be put under it")
     elif text := other_libc(elf, ours):
         obstacles.append(text)
-    return Check(path, {} if obstacles else _linked(path, elf.interpreter, environment), obstacles)
+    if obstacles:
+        return Check(path, {}, obstacles, [])
+    return _linked(path, elf.interpreter, environment, library, _wheels(given, path))
+
+
+def _wheels(*programs: Path) -> list[str]:
+    """Files of libibverbs in packages of Python that are installed beside a program, as in a venv."""
+    roots = dict.fromkeys(program.absolute().parent.parent for program in programs)
+    return sorted(str(file) for root in roots for file in root.glob(_WHEELS))
 
 
 def _of_rights(path: Path) -> list[str]:
@@ -189,18 +204,41 @@ def _of_rights(path: Path) -> list[str]:
     return found
 
 
-def _linked(path: Path, interpreter: str, environment: dict[str, str]) -> dict[str, str]:
+def _linked(
+    path: Path, interpreter: str, environment: dict[str, str], library: Path, wheels: list[str]
+) -> Check:
     """What the dynamic loader finds for the libraries that matter; the program is not started."""
-    words = [interpreter, "--list", str(path.resolve())]
+    without = {name: value for name, value in environment.items() if name != "LD_PRELOAD"}
+    said = _listed(path, interpreter, without)  # with it, a library that is loaded ahead has no name there
+    found = dict.fromkeys(_LOST.findall(said), "not") | dict(_FOUND.findall(said))  # "not": found nowhere
+    libraries = {
+        name: "" if where == "not" else where
+        for name, where in found.items()
+        if name == _RDMACM or _VERBS.match(name)
+    }
+    said = _listed(path, interpreter, environment)
+    ahead = str(library) in _LOADED.findall(said)
+    obstacles, others = _UNFIT.findall(said), wheels
+    for name, where in libraries.items():
+        if name == _RDMACM or (where and library.samefile(where)):
+            continue
+        if ahead and (where or name == library.name):
+            libraries[name] = str(library)
+            others = [where, *others] if where else others
+        elif where:
+            obstacles.append(f"it finds {where} first, and its loader does not load {library} ahead of it")
+    return Check(path, libraries, obstacles, others)
+
+
+def _listed(path: Path, interpreter: str, environment: dict[str, str]) -> str:
+    """What the dynamic loader says that it would load; "" if it says nothing."""
     with suppress(OSError, subprocess.SubprocessError):
-        said = subprocess.run(
-            words,
+        return subprocess.run(
+            [interpreter, "--list", str(path.resolve())],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             timeout=_LIST_SECONDS,
             check=False,
         ).stdout.decode(errors="replace")
-        found = dict.fromkeys(_LOST.findall(said), "not") | dict(_FOUND.findall(said))  # "not": found nowhere
-        return {name: "" if where == "not" else where for name, where in found.items() if name in _SHOWN}
-    return {}
+    return ""

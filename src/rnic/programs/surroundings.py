@@ -41,12 +41,17 @@ def variables(folder: Path | None = None, *, heap: bool = True, sanitized: bool 
     Without a folder it can use verbs, but neither RDMA-CM nor files of sysfs. heap: its memory in whole pages
     is such that peers on this host can map it. sanitized: a sanitizer allocates its memory, and is to accept
     libraries ahead of its own.
+
+    libibverbs is loaded ahead of all others, too: programs that look elsewhere first (DT_RPATH), or whose
+    wrapper sets LD_LIBRARY_PATH, find it loaded by its name.
     """
     lib = libraries()
-    found = {"LD_LIBRARY_PATH": _ahead(str(lib), os.environ.get("LD_LIBRARY_PATH"))}
+    ahead = (PRELOAD, HEAP, IBVERBS) if folder and heap and not sanitized else (PRELOAD, IBVERBS)
+    found = {
+        "LD_LIBRARY_PATH": _ahead(str(lib), os.environ.get("LD_LIBRARY_PATH")),
+        "LD_PRELOAD": _ahead(":".join(str(lib / name) for name in ahead), os.environ.get("LD_PRELOAD")),
+    }
     if folder is not None:
-        ahead = [str(lib / name) for name in ((PRELOAD, HEAP) if heap and not sanitized else (PRELOAD,))]
-        found["LD_PRELOAD"] = _ahead(":".join(ahead), os.environ.get("LD_PRELOAD"))
         found[RUN] = str(folder)
     if sanitized:
         given = os.environ.get("ASAN_OPTIONS")

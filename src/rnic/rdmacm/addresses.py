@@ -16,9 +16,10 @@ from rnic.rdmacm.names import EventType, IdState, Option, Path
 from rnic.rdmacm.registry import registry
 from rnic.rdmacm.service import Claim
 from rnic.rdmacm.sockaddr import Inet
+from rnic.records import replace
 
 if TYPE_CHECKING:
-    from rnic.rdmacm.agent import Agent
+    from rnic.rdmacm.agent import Agent, Loop
     from rnic.rdmacm.cm_id import CmId
 
 _log = Log("rnic.rdmacm")
@@ -30,21 +31,25 @@ _PROVOKE_NS = 10**9
 
 def bind(one: CmId, local: Inet, verb: str) -> None:
     """Bind an id to an address and port of this host, or of every device that serves it."""
+    local = replace(local, ip=routes.held_as(local.ip))
     if local.ip.is_unspecified:
-        agents = registry.every_agent(one, verb)
+        _bind_to(one, local, registry.every_agent(one, verb), verb)
     else:
-        agents = [registry.agent_of_address(one, local.ip, local.scope, verb)]
-    for agent in agents:
-        agent.check(verb)
-    bound = _claim(one, local, agents, verb)
-    for agent in bound:
+        agent = registry.agent_of_address(one, local.ip, local.scope, verb)
+        _bind_to(one, local, [agent], verb)
         one.use(agent)
-    _tidy(one, agents)
-    one.agent = None if local.ip.is_unspecified else bound[0]
     one.state = IdState.ADDR_BOUND
 
 
-def _claim(one: CmId, local: Inet, agents: Sequence[Agent], verb: str) -> list[Agent]:
+def _bind_to(one: CmId, local: Inet, agents: Sequence[Loop], verb: str) -> None:
+    for agent in agents:
+        agent.check(verb)
+    for agent in _claim(one, local, agents, verb):
+        one.use_too(agent)
+    _tidy(one, agents)
+
+
+def _claim(one: CmId, local: Inet, agents: Sequence[Loop], verb: str) -> list[Loop]:
     """Claim the port, or a free one; returns the agents that have it."""
     ports = [local.port] if local.port else routes.ephemeral()
     for port in ports:
@@ -60,14 +65,12 @@ def _claim(one: CmId, local: Inet, agents: Sequence[Agent], verb: str) -> list[A
     raise AssertionError("there is no port to try")
 
 
-def _claim_port(
-    one: CmId, local: Inet, port: int, agents: Sequence[Agent]
-) -> tuple[list[Claim], list[Agent]]:
+def _claim_port(one: CmId, local: Inet, port: int, agents: Sequence[Loop]) -> tuple[list[Claim], list[Loop]]:
     """Claim a port on each device. For an id that chose the port, and no device, those of the transport that
     comes first have to have it: another one's may be in use by programs that know nothing of RDMA.
     """
     claims: list[Claim] = []
-    bound: list[Agent] = []
+    bound: list[Loop] = []
     with contextlib.ExitStack() as undo:
         for agent in agents:
             try:
@@ -75,7 +78,7 @@ def _claim_port(
             except VerbsError as error:
                 if not local.port or agent.transport is agents[0].transport:
                     raise
-                _log.info("%r is not bound on %s: %s", one, agent.context.name, error)
+                _log.info("%r is not bound on %s: %s", one, agent.name, error)
                 continue
             undo.callback(claim.close)
             claims.append(claim)
@@ -84,9 +87,9 @@ def _claim_port(
     return claims, bound
 
 
-def set_afonly(one: CmId, value: int, agents: Sequence[Agent]) -> None:
-    """Set the option AFONLY. An id that is bound to any address of IPv6, on the devices of `agents`, gives up
-    its port of IPv4, or takes it.
+def set_afonly(one: CmId, value: int, agents: Sequence[Loop]) -> None:
+    """Set the option AFONLY. An id that is bound to any address of IPv6, by `agents`, gives up its port of
+    IPv4, or takes it.
     """
     before = one.options.copy()
     one.options[Option.AFONLY] = value
@@ -100,18 +103,33 @@ def set_afonly(one: CmId, value: int, agents: Sequence[Agent]) -> None:
             raise
 
 
-def _claim_again(one: CmId, agents: Sequence[Agent]) -> None:
+def _claim_again(one: CmId, agents: Sequence[Loop]) -> None:
     for claim in one.claims:
         claim.close()
     one.claims = []
-    one.claims, _ = _claim_port(one, one.local, one.local.port, agents)
+    beside = [each for each in agents if not one.device and each.service.lets_in]
+    others = [each for each in agents if each not in beside]
+    one.claims, _ = _claim_port(one, one.local, one.local.port, others)
+    for each in beside:  # the door has let it in
+        one.claims.append(each.service.claim_beside(one))
 
 
-def _tidy(one: CmId, agents: Sequence[Agent]) -> None:
+def _tidy(one: CmId, agents: Sequence[Loop]) -> None:
     """End an agent that was started for this id and has no other use."""
     for agent in agents:
         if not agent.ids:
             agent.leave(one)
+
+
+def peer_of(one: CmId, remote: Inet) -> Inet:
+    """Where a destination is. As with the kernel, no address at all is this host: at the address that the id
+    is bound to, or else at that of the loopback interface.
+    """
+    if not remote.ip.is_unspecified:
+        return replace(remote, ip=routes.held_as(remote.ip))
+    if one.local.ip.is_unspecified:
+        return replace(remote, ip=routes.LOOPBACK[remote.ip.version])
+    return replace(remote, ip=one.local.ip, scope=one.local.scope)
 
 
 def resolve(one: CmId, remote: Inet, timeout_ms: int) -> None:

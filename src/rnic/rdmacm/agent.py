@@ -63,61 +63,60 @@ class Bell:
             os.eventfd_read(self.fd)
 
 
-class Agent:
-    """One device that ids of this process use: its context, its connection service, and timers for all."""
+class Loop:
+    """A thread that ids use: a connection service lives in it, and timers for all."""
 
-    def __init__(self, lock: threading.RLock, context: Context, ifindex: int) -> None:
+    service: ConnectionService
+
+    def __init__(self, lock: threading.RLock, name: str) -> None:
         self.lock = lock
-        self.context = context
-        self.ifindex = ifindex
+        self.name = name
         self.ids: set[CmId] = set()
+        self._visitors = 0  # connections that have come and are of no id yet
         self.failed: BaseException | None = None
         self.mistakes = 0  # datagrams, timers and finalisers that raised an exception; each is a bug
         self.ended = self._given_back = False
-        self.on_end: Callable[[Agent], None] = lambda _agent: None
+        self.on_end: Callable[[], None] = lambda: None
         self._timers: list[tuple[int, int, Callable[[int], int | None]]] = []  # a heap: due, serial, call
         self._serial = itertools.count()
-        self._watching = False
-        self._errors = 0  # of queue pairs, that the ids know of
         self._later: deque[Callable[[], object]] = deque()  # filled without lock
         self._more = False  # something may wait that no descriptor tells of
         self._short = False  # of memory, just now
         self._linger: int | None = None
         self._sleeps_until: int | None = None
         with contextlib.ExitStack() as stack:  # what a part that fails leaves behind
-            stack.callback(context.close)
             self._take_parts(stack)
-            self._thread = Thread(target=self._run, name=f"rnic-cm-{context.name}", daemon=True)
+            self._thread = Thread(target=self._run, name=f"rnic-cm-{name}", daemon=True)
             begin(self._thread, "open_device")
             stack.pop_all()
 
     def _take_parts(self, stack: contextlib.ExitStack) -> None:
-        self.attr = self.context.query_device()
-        self.pd: PD = stack.enter_context(self.context.alloc_pd())
-        self.service: ConnectionService = service_of(self)
+        self.service = self._make_service()
         stack.callback(self.service.close)
         stack.callback(self.service.close_descriptors)
         self._wake: Bell | None = Bell()
         stack.callback(self._drop_bell)
-        self._changes = stack.enter_context(contextlib.closing(routes.Changes()))
         self._poll = select.poll()
-        for fd in (self._wake.fd, self._changes.fileno(), *self.service.descriptors()):
+        for fd in (self._wake.fd, *self.service.descriptors()):
             self._poll.register(fd, select.POLLIN)
 
+    def _make_service(self) -> ConnectionService:
+        raise NotImplementedError
+
     def __repr__(self) -> str:
-        return f"<Agent {self.context.name}, {len(self.ids)} ids, {self.service!r}>"
+        return f"<{type(self).__name__} {self.name}, {len(self.ids)} ids, {self.service!r}>"
 
     @property
     def transport(self) -> Transport:
         """The transport of the device."""
-        return self.context.device.transport
+        raise NotImplementedError
 
     # ------------------------------------------------------------------ for ids, under the lock
 
     def check(self, verb: str) -> None:
         """Raise ENODEV if the agent has failed."""
         if self.failed is not None:
-            raise VerbsError(ENODEV, f"the agent of {self.context.name} has failed: {self.failed!r}", verb)
+            raise VerbsError(ENODEV, f"the agent of {self.name} has failed: {self.failed!r}", verb)
 
     def flush(self) -> None:
         """Let the service send and report what is pending, and the thread look at new deadlines.
@@ -165,27 +164,6 @@ class Agent:
         """
         heapq.heappush(self._timers, (due, next(self._serial), call))
 
-    def watch(self, one: CmId) -> None:
-        """Check the ids' queue pairs regularly, while there are any: an error of a queue pair ends its
-        connection.
-        """
-        one.is_settled = False
-        if not self._watching:
-            self._watching = True
-            self.at(monotonic_ns() + _WATCH_NS, self._look)
-
-    def _look(self, now: int) -> int | None:
-        counts = "rnic.stats/1" in self.context.extensions  # else each id has to be looked at
-        errors = self.context.counters().qp_errors if counts else -1
-        if errors != self._errors or not counts:  # of some queue pair
-            for one in self.ids:
-                one.is_settled = False
-            self._errors = errors
-        self._watching = False
-        for one in list(self.ids):
-            self._watching = one.is_settled or one.watch(now) or self._watching
-        return now + _WATCH_NS if self._watching else None
-
     def join(self, cm_id: CmId) -> None:
         """Count an id that uses the device."""
         self.ids.add(cm_id)
@@ -194,7 +172,22 @@ class Agent:
     def leave(self, cm_id: CmId) -> None:
         """An id no longer uses the device; the last one ends the agent, as soon as its peers know."""
         self.ids.discard(cm_id)
-        if self.ids or self.ended:
+        self.end_unused()
+
+    def came(self) -> None:
+        """Count a connection that has come to the device, and that no id has yet."""
+        self._visitors += 1
+        if self._linger:  # 0 ends the agent in any case
+            self._linger = None
+
+    def gone(self) -> None:
+        """Such a connection has an id now, or has ended."""
+        self._visitors -= 1
+        self.end_unused()
+
+    def end_unused(self) -> None:
+        """End the agent if nobody uses it, as soon as its peers know."""
+        if self.ids or self._visitors or self.ended:
             return
         if self.failed is not None:  # there is no thread any more
             self._end()
@@ -244,9 +237,11 @@ class Agent:
     def _work(self) -> None:
         self._more = self.service.work()
         self._fire(monotonic_ns())
-        for change in self._changes.take():
-            self._changed(change)
+        self._look_around()
         self.flush()
+
+    def _look_around(self) -> None:
+        """Handle what else the thread is woken by."""
 
     def _fire(self, now: int) -> None:
         while self._timers and self._timers[0][0] <= now:
@@ -269,27 +264,13 @@ class Agent:
         """
         level = DEBUG if self.mistakes else ERROR
         self.mistakes += 1
-        _log.log(level, "%s: %s met a mistake in rnic", self.context.name, what, error=error)
+        _log.log(level, "%s: %s met a mistake in rnic", self.name, what, error=error)
 
     def _deadline(self) -> int | None:
         first = self._timers[0][0] if self._timers else None
         return min(
             (due for due in (first, self.service.deadline(), self._linger) if due is not None), default=None
         )
-
-    def _changed(self, change: routes.Change) -> None:
-        """An address is new, or an address or the network interface was removed."""
-        if change.ifindex != self.ifindex:
-            return
-        if change.kind == routes.NEWADDR:
-            if change.address is not None:
-                self.service.address_came(change.address)
-            return
-        for one in list(self.ids):
-            if change.kind == routes.DELLINK:
-                one.device_removed(self)
-            elif one.local.ip == change.address:
-                one.address_changed()
 
     def _is_done(self) -> bool:
         """Whether no id is left, and every peer knows, or has had time enough."""
@@ -301,32 +282,23 @@ class Agent:
         """Tell every id that its device is gone, so that nothing waits for ever."""
         self.failed = error
         with contextlib.suppress(MemoryError):
-            _log.error("the agent of %s has failed", self.context.name, error=error)
+            _log.error("the agent of %s has failed", self.name, error=error)
         for one in list(self.ids):
             one.device_removed(self, -EIO)
-        self.on_end(self)
+        self.on_end()
 
     def _end(self) -> None:
         """Close everything; the next call completes what an exception has interrupted."""
         if self._given_back:
             return
         self.ended = True
-        self.on_end(self)
+        self.on_end()
         self._close_fds()
-        try:
-            self.service.close()
-            self.pd.close()
-            self.context.close()
-        except VerbsError as error:  # somebody uses the context or the protection domain yet
-            _log.info("%s stays open: %s", self.context.name, error)
-            with contextlib.suppress(VerbsError):
-                self._let_go()
+        self._give_back()
         self._given_back = True
 
-    def _let_go(self) -> None:
-        """Both close with what uses them."""
-        for handle in (self.pd, self.context):
-            handle.__exit__(VerbsError, None, None)
+    def _give_back(self) -> None:
+        self.service.close()
 
     def end(self) -> None:
         """End the thread, which closes the device; call it under the lock."""
@@ -344,9 +316,93 @@ class Agent:
         self._close_fds()
 
     def _close_fds(self) -> None:
-        self._changes.close()
         self.service.close_descriptors()
         self._drop_bell()
 
     def _drop_bell(self) -> None:
         self._wake = None
+
+
+class Agent(Loop):
+    """One device that ids of this process use: its context, its connection service, and timers for all."""
+
+    def __init__(self, lock: threading.RLock, context: Context, ifindex: int) -> None:
+        self.context = context
+        self.ifindex = ifindex
+        self._watching = False
+        self._errors = 0  # of queue pairs, that the ids know of
+        super().__init__(lock, context.name)
+
+    def _take_parts(self, stack: contextlib.ExitStack) -> None:
+        stack.callback(self.context.close)
+        self.attr = self.context.query_device()
+        self.pd: PD = stack.enter_context(self.context.alloc_pd())
+        super()._take_parts(stack)
+        self._changes = stack.enter_context(contextlib.closing(routes.Changes()))
+        self._poll.register(self._changes.fileno(), select.POLLIN)
+
+    def _make_service(self) -> ConnectionService:
+        return service_of(self)
+
+    @property
+    def transport(self) -> Transport:
+        """The transport of the device."""
+        return self.context.device.transport
+
+    def watch(self, one: CmId) -> None:
+        """Check the ids' queue pairs regularly, while there are any: an error of a queue pair ends its
+        connection.
+        """
+        one.is_settled = False
+        if not self._watching:
+            self._watching = True
+            self.at(monotonic_ns() + _WATCH_NS, self._look)
+
+    def _look(self, now: int) -> int | None:
+        counts = "rnic.stats/1" in self.context.extensions  # else each id has to be looked at
+        errors = self.context.counters().qp_errors if counts else -1
+        if errors != self._errors or not counts:  # of some queue pair
+            for one in self.ids:
+                one.is_settled = False
+            self._errors = errors
+        self._watching = False
+        for one in list(self.ids):
+            self._watching = one.is_settled or one.watch(now) or self._watching
+        return now + _WATCH_NS if self._watching else None
+
+    def _look_around(self) -> None:
+        for change in self._changes.take():
+            self._changed(change)
+
+    def _changed(self, change: routes.Change) -> None:
+        """An address is new, or an address or the network interface was removed."""
+        if change.ifindex != self.ifindex:
+            return
+        if change.kind == routes.NEWADDR:
+            if change.address is not None:
+                self.service.address_came(change.address)
+            return
+        for one in list(self.ids):
+            if change.kind == routes.DELLINK:
+                one.device_removed(self)
+            elif one.local.ip == change.address:
+                one.address_changed()
+
+    def _give_back(self) -> None:
+        try:
+            self.service.close()
+            self.pd.close()
+            self.context.close()
+        except VerbsError as error:  # somebody uses the context or the protection domain yet
+            _log.info("%s stays open: %s", self.name, error)
+            with contextlib.suppress(VerbsError):
+                self._let_go()
+
+    def _let_go(self) -> None:
+        """Both close with what uses them."""
+        for handle in (self.pd, self.context):
+            handle.__exit__(VerbsError, None, None)
+
+    def _close_fds(self) -> None:
+        self._changes.close()
+        super()._close_fds()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 from rnic.enums import QPType
 from rnic.errors import VerbsError
 from rnic.rdmacm import addresses, reach
-from rnic.rdmacm.agent import Agent
+from rnic.rdmacm.agent import Loop
 from rnic.rdmacm.channel import EventChannel, check_timeout
 from rnic.rdmacm.connecting import Connecting
 from rnic.rdmacm.id_base import NOWHERE
@@ -82,9 +82,9 @@ class CmId(Connecting, QueuePair, SharedReceives, Messages):
             told = local is not None and (local.port or not local.ip.is_unspecified)
             if local is not None and told and self.state is IdState.IDLE:
                 addresses.bind(self, local, "resolve_addr")
-            self.remote = remote
+            self.remote = addresses.peer_of(self, remote)
             self.state = IdState.ADDR_QUERY
-            addresses.resolve(self, remote, timeout_ms)
+            addresses.resolve(self, self.remote, timeout_ms)
         self._complete("resolve_addr")
 
     def resolve_route(self, timeout_ms: int = 2000) -> None:
@@ -273,7 +273,8 @@ class CmId(Connecting, QueuePair, SharedReceives, Messages):
 
     def silence_words(self, code: int) -> str:
         """What it means that the peer does not answer; `code` is what silence() returns."""
-        return self.agent.service.silence(code) if self.agent is not None else reach.words(code)
+        dst = self.remote.ip if self.remote else None
+        return self.agent.service.silence(code, dst) if self.agent is not None else reach.words(code, dst)
 
     def failure_words(self, code: int) -> str:
         """What an errno of CONNECT_ERROR means, if it says more than its own text; or ""."""
@@ -311,7 +312,7 @@ class CmId(Connecting, QueuePair, SharedReceives, Messages):
             agent.leave(self)
             self._agents.pop()
 
-    def device_removed(self, agent: Agent, status: int = 0) -> None:
+    def device_removed(self, agent: Loop, status: int = 0) -> None:
         """A device was removed; an id that also listens on others continues there."""
         if self.agent is None and len(self._agents) > 1:
             self._agents.remove(agent)

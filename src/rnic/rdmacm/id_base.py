@@ -14,7 +14,7 @@ from rnic.enums import QPType
 from rnic.errors import VerbsError
 from rnic.rdmacm import reach
 from rnic.rdmacm.admission import Admission
-from rnic.rdmacm.agent import Agent
+from rnic.rdmacm.agent import Agent, Loop
 from rnic.rdmacm.channel import Event, EventChannel
 from rnic.rdmacm.names import UDP_QKEY, ConnParam, EventType, IdState, Option, Path, Timing, UDParam
 from rnic.rdmacm.service import ENDED, Claim, Connection, Conversation, Order, Phase
@@ -105,7 +105,7 @@ class IdBase:
         self.ep_cap: QPCap | None = None
         self.groups: dict[GID, Callable[[], None]] = {}
         self._qkey = UDP_QKEY
-        self._agents: list[Agent] = []
+        self._agents: list[Loop] = []
         self.claims: list[Claim] = []
         self.calls_from: Agent | None = None  # whose port it has, which it did not bind
         self._own_cqs: list[nic.CQ | nic.CompChannel] = []
@@ -183,12 +183,29 @@ class IdBase:
             raise VerbsError(EADDRNOTAVAIL, text, verb)
         return self._qkey
 
+    def is_among(self, ip: IP, local: Inet) -> bool:
+        """Whether any address, `local`, stands for this one. That of IPv6 stands for those of IPv4, too."""
+        return ip.version == local.ip.version or (ip.version == 4 and not self.options.get(Option.AFONLY))
+
     def use(self, agent: Agent) -> None:
-        """Count this agent as one that the id uses."""
+        """Count this agent as the one that the id uses."""
         self.agent = agent
-        if agent not in self._agents:
-            self._agents.append(agent)
-            agent.join(self.as_id)
+        self.use_too(agent)
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether requests to its port are for it."""
+        return self.state is IdState.LISTEN
+
+    def uses(self, loop: Loop) -> bool:
+        """Whether it counts as one that uses this agent."""
+        return loop in self._agents
+
+    def use_too(self, loop: Loop) -> None:
+        """Count this agent, or the door, as one of those that the id uses."""
+        if loop not in self._agents:
+            self._agents.append(loop)
+            loop.join(self.as_id)
 
     def _expect(self, verb: str, *states: IdState) -> None:
         if self._pid != os.getpid():

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from enum import Enum, IntEnum
+from enum import Enum
 
 from rnic.cm.timing import MAX_CM_RETRIES, PACKET_LIFE_TIME, RESPONSE_TIMEOUT
 from rnic.enums import MTU
 from rnic.records import Record
 from rnic.verbs.ah import AHAttr
+from rnic.wording import Named
 
 MAX_RESP_RES = 0xFF
 """As responder_resources: the most that the device and the peer's request allow."""
@@ -18,7 +19,7 @@ UDP_QKEY = 0x01234567
 """The Q_Key of PortSpace.UDP."""
 
 
-class EventType(IntEnum):
+class EventType(Named):
     """The kind of an event (rdma_get_cm_event(3)); the values are librdmacm's."""
 
     ADDR_RESOLVED = 0
@@ -91,7 +92,7 @@ class IdState(Enum):
     """destroy() was called."""
 
 
-class Option(IntEnum):
+class Option(Named):
     """Options for set_option() (rdma_set_option(3)); the values are those of level RDMA_OPTION_ID."""
 
     TOS = 0
@@ -104,7 +105,7 @@ class Option(IntEnum):
     """The queue pair's `timeout`."""
 
 
-class JoinFlags(IntEnum):
+class JoinFlags(Named):
     """How a multicast group is joined (rdma_join_multicast_ex(3))."""
 
     FULLMEMBER = 0

@@ -32,8 +32,13 @@ _WORDS = {
     ENETUNREACH: "there is no route to its network",
 }
 _UNKNOWN = (
-    f"no router says why: the host is down, UDP port {ROCE_PORT} is blocked, or addresses are changed on "
-    "the way (NAT), which RoCE's checksum does not allow"
+    "no router says why: the program there has not accepted the connection yet, the host is down, "
+    f"UDP port {ROCE_PORT} is blocked, or addresses are changed on the way (NAT), which RoCE's checksum does "
+    "not allow"
+)
+_HERE = (
+    "a program of this host listens there, and has not accepted the connection yet: it serves others, or is "
+    "stopped"
 )
 _seen: dict[IP, tuple[float, int]] = {}
 _open: set[socket.socket] = set()  # of questions that are not closed
@@ -127,9 +132,20 @@ class Question:
         self.close()
 
 
-def words(code: int) -> str:
-    """The answer in words."""
-    return _WORDS.get(code, _UNKNOWN)
+def words(code: int, dst: IP | None = None) -> str:
+    """The answer in words. On this host nothing is lost, and whoever does not listen refuses at once."""
+    return _WORDS.get(code) or (_HERE if dst is not None and _is_here(dst) else _UNKNOWN)
+
+
+def _is_here(address: IP) -> bool:
+    """Whether it is an address of this host: it can be bound."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.bind((str(address), 0))
+    except OSError:
+        return False
+    return True
 
 
 def forked() -> None:

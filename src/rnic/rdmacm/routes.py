@@ -35,6 +35,9 @@ _SIOCGIFFLAGS, _IFF_NOARP = 0x8913, 0x80  # netdevice(7)
 _GROUPS = 0x1 | 0x10 | 0x100  # links, IPv4 and IPv6 addresses
 DISCARD = 9  # the port of RFC 863
 TRIES = 64  # ports that ephemeral() proposes
+LOOPBACK: dict[int, IP] = {4: IPv4Address("127.0.0.1"), 6: IPv6Address("::1")}
+ANY: dict[int, IP] = {4: IPv4Address(0), 6: IPv6Address(0)}
+"""By the version of IP."""
 
 
 class Way(Record):
@@ -122,6 +125,15 @@ def interfaces_of(ip: IP) -> list[int]:
     return [index for index, raw in _addresses(_family(ip)) if raw == ip.packed]
 
 
+def held_as(ip: IP) -> IP:
+    """The address by which an interface has this one: for all others of 127/8, which the kernel takes as this
+    host without an interface's having them, 127.0.0.1.
+    """
+    if ip.version == 6 or not ip.is_loopback or ip == LOOPBACK[4] or interfaces_of(ip):
+        return ip
+    return LOOPBACK[4]
+
+
 def way_to(dst: IP, src: IP | None = None, ifindex: int = 0) -> Way:
     """The route to an address; OSError with the kernel's errno if there is none."""
     body = _RTMSG.pack(_family(dst), 8 * len(dst.packed), 0, 0, 0, 0, 0, 0, 0)
@@ -197,28 +209,28 @@ class Changes:
     """Reports new and removed addresses, and removed network interfaces: fileno() and take()."""
 
     def __init__(self) -> None:
-        self._socket = socket.socket(
+        self.sock = socket.socket(
             socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, 0
         )
-        self._socket.bind((0, _GROUPS))
+        self.sock.bind((0, _GROUPS))
 
     def fileno(self) -> int:
         """Readable when there may be news."""
-        return self._socket.fileno()
+        return self.sock.fileno()
 
     def take(self) -> list[Change]:
         """What has changed since the last call."""
         found: list[Change] = []
         while True:
             try:
-                data = self._socket.recv(1 << 16)
+                data = self.sock.recv(1 << 16)
             except OSError:  # nothing more, or more than the kernel kept for us
                 return found
             found += [change for kind, body in _messages(data) if (change := _change(kind, body))]
 
     def close(self) -> None:
         """Close the descriptor."""
-        self._socket.close()
+        self.sock.close()
 
 
 def _change(kind: int, body: bytes) -> Change | None:

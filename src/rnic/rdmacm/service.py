@@ -18,6 +18,7 @@ the agent calls them again: what is not done yet has to wait there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum, auto
 from errno import EOPNOTSUPP
 from typing import TYPE_CHECKING, Protocol
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     import socket
 
     from rnic.cm import Statistics
-    from rnic.enums import QPState
+    from rnic.enums import QPState, Transport
+    from rnic.rdmacm.agent import Agent
     from rnic.rdmacm.cm_id import CmId
     from rnic.rdmacm.sockaddr import IP, Inet
     from rnic.verbs.ah import GID, AHAttr
@@ -131,11 +133,33 @@ class Order(Record):
             sock.close()
 
 
+OpenAt = Callable[["Transport", "IP", int], "Agent"]
+"""Opens the device of a transport at an address of the host, on an interface if the address is link-local.
+Raises VerbsError.
+"""
+
+
 class Claim(Protocol):
     """A port that an id has bound."""
 
     def close(self) -> None:
         """Give the port back; a second call does nothing."""
+
+
+class Door(Protocol):
+    """Hears requests at any address, before a device of the transport is open."""
+
+    def claim(self, one: CmId, local: Inet, port: int) -> Claim:
+        """Bind a port at every address (rdma_bind_addr(3)). EADDRINUSE: somebody has it at one of them."""
+
+    def listen(self, one: CmId) -> None:
+        """Open the device of the address to which a request comes, and report it there (rdma_listen(3))."""
+
+    def unlisten(self, one: CmId) -> None:
+        """Take no more requests for the id."""
+
+    def close(self) -> None:
+        """Close all descriptors; also in a forked child, whose descriptors are copies."""
 
 
 class Conversation(Protocol):
@@ -234,6 +258,8 @@ class ConnectionService:
     """For messages: "iWARP"."""
     asks_network = True
     """Why a peer is silent can be asked of the network by a datagram (reach.py)."""
+    lets_in = False
+    """Ids that a door hears for are let in, one by one (claim_beside()); else they claim each device."""
     hears_ends = False
     """It reports disconnected() when a queue pair fails that it has connected; else the ids look."""
 
@@ -243,6 +269,13 @@ class ConnectionService:
         """Bind a port, at one address or (unspecified) at all of the device (rdma_bind_addr(3)).
 
         EADDRINUSE: another id of this host has it. The id's options say what it may share.
+        """
+        raise NotImplementedError
+
+    def claim_beside(self, one: CmId) -> Claim:
+        """Bind the port of an id that the door lets in, which has it already at all addresses of the host.
+
+        EADDRINUSE: another process has it on this device. A service with a door for whole devices defines it.
         """
         raise NotImplementedError
 
@@ -295,9 +328,9 @@ class ConnectionService:
         """What the status of a refusal means."""
         return Refusal(str(status))
 
-    def silence(self, code: int) -> str:
-        """What it means that a peer does not answer: the errno of UNREACHABLE, or 0, in words."""
-        return reach.words(code)
+    def silence(self, code: int, dst: IP | None) -> str:
+        """What it means that the peer at `dst` does not answer: the errno of UNREACHABLE, or 0, in words."""
+        return reach.words(code, dst)
 
     def failure(self, code: int) -> str:  # noqa: ARG002 - likewise
         """What an errno of CONNECT_ERROR means, if it says more than its own text; or ""."""

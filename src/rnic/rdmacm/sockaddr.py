@@ -46,7 +46,7 @@ def parse(address: SockAddr, verb: str) -> Inet:
     try:
         ip = ip_address(plain)
     except ValueError:
-        return _look_up(host, port, verb)
+        return _look_up(host, port, verb)[0]
     return Inet(ip, port, _scope(zone, verb) if zone else scope)
 
 
@@ -59,6 +59,13 @@ def is_name(host: object) -> bool:
     except ValueError:
         return bool(host)
     return False
+
+
+def hosts(host: str, port: int, verb: str) -> list[str]:
+    """Look a name up, and return its addresses in the order to try them; an address stays as it is."""
+    if not is_name(host):
+        return [host]
+    return [f"{one.ip}%{one.scope}" if one.scope else str(one.ip) for one in _look_up(host, port, verb)]
 
 
 def _of_types(address: object, verb: str) -> tuple[str, int]:
@@ -81,9 +88,9 @@ def _scope(zone: str, verb: str) -> int:
         raise VerbsError(EADDRNOTAVAIL, f"there is no network interface {zone!r} here", verb) from None
 
 
-def _look_up(host: str, port: int, verb: str) -> Inet:
+def _look_up(host: str, port: int, verb: str) -> list[Inet]:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError) as error:
         raise VerbsError(EADDRNOTAVAIL, unknown_name(host, port, error), verb) from None
-    return parse(found[0][4], verb)  # type: ignore[arg-type] # an address of the two families
+    return [parse(one[4], verb) for one in found]  # type: ignore[arg-type] # addresses of the two families

@@ -27,6 +27,7 @@ __all__ = ["Program", "Run"]
 
 _NOT_STARTED = (125, 126, 127)  # exit codes of `rnic run` itself, and a program may have them, too
 _ITS_WORDS = re.compile(r"^(rnic: |Usage: .* run )", re.MULTILINE)
+_ITS_REPORT = re.compile(r"rnic: (--fail|--fault|.* (was ended by signal|ended with exit code)) ")
 _LAST = 5  # lines of output that repr() shows
 _LIMIT = 60.0  # seconds that a program has, where the test says nothing
 _LOOK = 0.005  # seconds between two looks at its output
@@ -78,6 +79,11 @@ class Program:
         return ""
 
     @property
+    def report(self) -> str:
+        """What `rnic run` has said at the end: how it ended; what came true of `fail` and `fault`."""
+        return "\n".join(line for line in self.output.splitlines() if _ITS_REPORT.match(line))
+
+    @property
     def returncode(self) -> int | None:
         """Its exit code, None while it runs; 128 and the signal's number, if a signal has ended it."""
         return self.popen.poll()
@@ -91,7 +97,7 @@ class Program:
             code = self.popen.wait(self.limit if timeout is None else timeout)
         except subprocess.TimeoutExpired:
             raise TimeoutError(f"{self._name} runs still; it has printed:\n{self.output}") from None
-        if code in _NOT_STARTED and _ITS_WORDS.search(self.output):
+        if code in _NOT_STARTED and not self.report and _ITS_WORDS.search(self.output):
             raise RuntimeError(f"{self._name} was not started:\n{self.output}")
         return code
 
@@ -132,6 +138,11 @@ class Run:
 
     def __init__(self) -> None:
         self._stack = ExitStack()
+        self._programs: list[Program] = []
+
+    def report(self) -> str:
+        """What became of each program, for the report of a test that fails."""
+        return "\n".join(text for one in self._programs for text in (repr(one), one.report) if text)
 
     def __enter__(self) -> Self:
         return self
@@ -182,6 +193,7 @@ class Run:
         environment = {name: str(value) for name, value in around.items() if value is not None}
         program = Program(words, environment, timeout, cwd=cwd, stdin=stdin)
         self._stack.callback(program.end)
+        self._programs.append(program)
         return program
 
     def _file_of(self, limits: Mapping[str, int]) -> str:

@@ -23,6 +23,7 @@ from rnic.records import Record
 from rnic.ucma import af_ib, layouts, sockaddrs, structs
 from rnic.ucma.failures import Failures
 from rnic.ucma.files import File, Handle, Membership, Table
+from rnic.ucma.keeping import Keeping
 from rnic.ucma.layouts import HEADER, Cmd, Layout
 from rnic.ucma.parking import Parking
 
@@ -33,7 +34,6 @@ _log = Log("rnic.ucma")
 
 MOST_TIMEOUT_MS = (1 << 31) - 1
 REJECTED_BY_PROGRAM, REJECTED_ECE = 28, 35  # reasons of a REJ that a program can give (IBA 12.6.7.2)
-QUERY_ADDR, QUERY_PATH, QUERY_GID, QUERY_IB_SERVICE = range(4)
 LEVEL_ID, LEVEL_IB = range(2)
 OPTION_IB_PATH = 1
 _OPTION_BYTES = {Option.TOS: 1, Option.REUSEADDR: 4, Option.AFONLY: 4, Option.ACK_TIMEOUT: 1}
@@ -52,6 +52,7 @@ class Commands:
         self._failures = failures or Failures()
         self.table = Table()
         self.parking = Parking()
+        self.keeping = Keeping()
         self.met: CmId | None = None
 
     def end(self, file: File) -> None:
@@ -60,9 +61,8 @@ class Commands:
         self.parking.clear(file)
 
     def expire(self, now: int) -> None:
-        """Listeners that were destroyed a moment ago go, also those that an id has taken over which does not
-        listen.
-        """
+        """Listeners that were destroyed a moment ago go, taken over or not; devices that nobody uses, too."""
+        self.keeping.expire(now)
         for handle in self.parking.expire(now):
             try:
                 self._part(handle)
@@ -70,9 +70,8 @@ class Commands:
                 _log.warning("%r has lost its port: %s", handle.one, error)
 
     def run(self, file: File, message: bytes) -> tuple[bytes, int, File]:
-        """Carry out a command: the data of the answer, their address in the program, and the file that may
-        have fewer events now. `met` is the id that it, or its event, was of.
-        `message` is what the program has written, and behind it the value of an option.
+        """Carry out a command (what is written, and the value of an option): the data of the answer, their
+        address in the program, and the file that may have fewer events. `met` is the id of it or its event.
         """
         if len(message) < HEADER.size:
             raise refuse(EINVAL, "a command has at least 8 bytes")
@@ -81,7 +80,7 @@ class Commands:
         if row is None:
             raise refuse(ENOSYS if cmd == Cmd.GET_OPTION else EINVAL, f"there is no command {cmd}")
         body = message[HEADER.size :]
-        if len(body) < size or size < row.least:
+        if len(body) < size or size < (row.layout.size if row.least is None else row.least):
             raise refuse(EINVAL, f"{row.layout.names}: {size} bytes are too few")
         if room < row.room:
             raise refuse(ENOSPC, f"{room} bytes are too few for the answer")
@@ -113,8 +112,8 @@ class Commands:
     def destroy_id(self, file: File, fields: dict[str, Any]) -> bytes:
         """rdma_destroy_id(3)."""
         handle = self._find(file, fields)
-        taken_over = self.parking.settle(handle)
-        if handle.one.state is IdState.LISTEN and not taken_over:
+        self.keeping.keep(handle.one)
+        if not self.parking.settle(handle) and handle.one.state is IdState.LISTEN:
             self.parking.park(handle.one, file)
             self.table.forget(handle)
         else:
@@ -209,11 +208,11 @@ class Commands:
     def query(self, file: File, fields: dict[str, Any]) -> bytes:
         """The same, one by one."""
         one = self._one(file, fields)
-        if fields["option"] == QUERY_IB_SERVICE:
+        if fields["option"] == structs.QUERY_IB_SERVICE:
             raise refuse(ENODATA, "there are service records for InfiniBand only")
-        if fields["option"] not in _QUERIES:
+        if fields["option"] not in structs.QUERIES:
             raise refuse(ENOSYS, f"there is no query {fields['option']}")
-        answer, room = _QUERIES[fields["option"]]
+        answer, room = structs.QUERIES[fields["option"]]
         if fields["room"] < room:
             raise refuse(ENOSPC, f"{fields['room']} bytes are too few for the answer")
         return answer(one)
@@ -396,55 +395,40 @@ def _as(kind: Any, value: int) -> Any:
 
 
 class Row(Record):
-    """A command: its struct, the least of it that a program must give, the least room for the answer."""
+    """A command: its struct, the least room for the answer, the least of the struct that is given."""
 
     layout: Layout
     call: Callable[[Commands, File, dict[str, Any]], bytes]
-    least: int
-    room: int
+    room: int = 0
+    least: int | None = None
+    """None: all of it."""
 
-
-def _row(
-    layout: Layout,
-    call: Callable[[Commands, File, dict[str, Any]], bytes],
-    room: int = 0,
-    *,
-    least: int | None = None,
-) -> Row:
-    return Row(layout, call, layout.size if least is None else least, room)
-
-
-_QUERIES: dict[int, tuple[Callable[[CmId], bytes], int]] = {  # and the least room for the answer
-    QUERY_ADDR: (structs.addresses, layouts.ADDR_RESP.offset("ibdev_index")),
-    QUERY_PATH: (structs.paths, layouts.PATH_RESP.size),
-    QUERY_GID: (structs.gids, layouts.ADDR_RESP.offset("ibdev_index")),
-}
 
 _C = Commands
 _ROWS: dict[int, Row] = {
-    Cmd.CREATE_ID: _row(layouts.CREATE_ID, _C.create_id, layouts.ID_RESP.size),
-    Cmd.DESTROY_ID: _row(layouts.OF_ID, _C.destroy_id, layouts.EVENTS_RESP.size),
-    Cmd.BIND_IP: _row(layouts.BIND_IP, _C.bind_ip),
-    Cmd.BIND: _row(layouts.BIND, _C.bind_ip),
-    Cmd.RESOLVE_IP: _row(layouts.RESOLVE_IP, _C.resolve_ip),
-    Cmd.RESOLVE_ADDR: _row(layouts.RESOLVE_ADDR, _C.resolve_addr),
-    Cmd.RESOLVE_ROUTE: _row(layouts.RESOLVE_ROUTE, _C.resolve_route),
-    Cmd.QUERY_ROUTE: _row(layouts.QUERY, _C.query_route, layouts.ROUTE_RESP.offset("ibdev_index")),
-    Cmd.QUERY: _row(layouts.QUERY, _C.query),
-    Cmd.CONNECT: _row(layouts.CONNECT, _C.connect, least=layouts.CONNECT.offset("ece")),
-    Cmd.LISTEN: _row(layouts.LISTEN, _C.listen),
-    Cmd.ACCEPT: _row(layouts.ACCEPT, _C.accept, least=layouts.ACCEPT.offset("ece")),
-    Cmd.REJECT: _row(layouts.REJECT, _C.reject),
-    Cmd.DISCONNECT: _row(layouts.DISCONNECT, _C.disconnect),
-    Cmd.INIT_QP_ATTR: _row(layouts.INIT_QP_ATTR, _C.init_qp_attr, layouts.QP_ATTR.size),
-    Cmd.GET_EVENT: _row(layouts.GET_EVENT, _C.get_event, layouts.EVENT_RESP.offset("reserved")),
-    Cmd.SET_OPTION: _row(layouts.SET_OPTION, _C.set_option),
-    Cmd.NOTIFY: _row(layouts.NOTIFY, _C.notify),
-    Cmd.JOIN_IP_MCAST: _row(layouts.JOIN_IP_MCAST, _C.join_mcast, layouts.ID_RESP.size),
-    Cmd.JOIN_MCAST: _row(layouts.JOIN_MCAST, _C.join_mcast, layouts.ID_RESP.size),
-    Cmd.LEAVE_MCAST: _row(layouts.OF_ID, _C.leave_mcast, layouts.EVENTS_RESP.size),
-    Cmd.RESOLVE_IB_SERVICE: _row(layouts.RESOLVE_IB_SERVICE, _C.resolve_ib_service),
-    Cmd.WRITE_CM_EVENT: _row(layouts.WRITE_CM_EVENT, _C.write_cm_event),
-    Cmd.MIGRATE_ID: _row(layouts.MIGRATE_ID, _C.migrate_id, layouts.EVENTS_RESP.size),
-    layouts.HOLDS: _row(layouts.OF_FILE, _C.holds),
+    Cmd.CREATE_ID: Row(layouts.CREATE_ID, _C.create_id, layouts.ID_RESP.size),
+    Cmd.DESTROY_ID: Row(layouts.OF_ID, _C.destroy_id, layouts.EVENTS_RESP.size),
+    Cmd.BIND_IP: Row(layouts.BIND_IP, _C.bind_ip),
+    Cmd.BIND: Row(layouts.BIND, _C.bind_ip),
+    Cmd.RESOLVE_IP: Row(layouts.RESOLVE_IP, _C.resolve_ip),
+    Cmd.RESOLVE_ADDR: Row(layouts.RESOLVE_ADDR, _C.resolve_addr),
+    Cmd.RESOLVE_ROUTE: Row(layouts.RESOLVE_ROUTE, _C.resolve_route),
+    Cmd.QUERY_ROUTE: Row(layouts.QUERY, _C.query_route, layouts.ROUTE_RESP.offset("ibdev_index")),
+    Cmd.QUERY: Row(layouts.QUERY, _C.query),
+    Cmd.CONNECT: Row(layouts.CONNECT, _C.connect, least=layouts.CONNECT.offset("ece")),
+    Cmd.LISTEN: Row(layouts.LISTEN, _C.listen),
+    Cmd.ACCEPT: Row(layouts.ACCEPT, _C.accept, least=layouts.ACCEPT.offset("ece")),
+    Cmd.REJECT: Row(layouts.REJECT, _C.reject),
+    Cmd.DISCONNECT: Row(layouts.DISCONNECT, _C.disconnect),
+    Cmd.INIT_QP_ATTR: Row(layouts.INIT_QP_ATTR, _C.init_qp_attr, layouts.QP_ATTR.size),
+    Cmd.GET_EVENT: Row(layouts.GET_EVENT, _C.get_event, layouts.EVENT_RESP.offset("reserved")),
+    Cmd.SET_OPTION: Row(layouts.SET_OPTION, _C.set_option),
+    Cmd.NOTIFY: Row(layouts.NOTIFY, _C.notify),
+    Cmd.JOIN_IP_MCAST: Row(layouts.JOIN_IP_MCAST, _C.join_mcast, layouts.ID_RESP.size),
+    Cmd.JOIN_MCAST: Row(layouts.JOIN_MCAST, _C.join_mcast, layouts.ID_RESP.size),
+    Cmd.LEAVE_MCAST: Row(layouts.OF_ID, _C.leave_mcast, layouts.EVENTS_RESP.size),
+    Cmd.RESOLVE_IB_SERVICE: Row(layouts.RESOLVE_IB_SERVICE, _C.resolve_ib_service),
+    Cmd.WRITE_CM_EVENT: Row(layouts.WRITE_CM_EVENT, _C.write_cm_event),
+    Cmd.MIGRATE_ID: Row(layouts.MIGRATE_ID, _C.migrate_id, layouts.EVENTS_RESP.size),
+    layouts.HOLDS: Row(layouts.OF_FILE, _C.holds),
 }

@@ -79,6 +79,7 @@ class Server:
         for file in list(self._files.values()):
             self._end(file)
         self._commands.parking.close()
+        self._commands.keeping.close()
         self._poll.close()
         self._listener.close()
         os.close(self._wake)
@@ -119,10 +120,9 @@ class Server:
 
     def _due(self) -> int | None:
         """When something is due that no descriptor tells of."""
-        parked, gone, rests = self._commands.parking.deadline, self._removals.deadline, self._rests_until
-        if parked is None and gone is None:
-            return rests
-        return min(at for at in (parked, gone, rests) if at is not None)
+        parked, kept = self._commands.parking.deadline, self._commands.keeping.deadline
+        due = (parked, kept, self._removals.deadline, self._rests_until)
+        return min((at for at in due if at is not None), default=None)
 
     def _serve(self, fd: int) -> None:
         if (file := self._files.get(fd)) is not None:
@@ -212,14 +212,18 @@ class Server:
         self, fd: int, orders: list[Order], result: int, undone: int, address: int, data: bytes
     ) -> None:
         head = ANSWER.pack(result, undone, address, len(data), len(orders))
-        with (
-            contextlib.suppress(OSError),  # the thread that waited has gone
-            socket.socket(fileno=os.dup(fd)) as sock,
-        ):
-            sock.setblocking(False)
-            socket.send_fds(sock, [head, data, *map(pack, orders)], descriptors(orders))
-        for order in orders:
-            order.close()
+        try:
+            sock = socket.socket(fileno=fd)  # OSError: a pipe, say
+            try:
+                sock.setblocking(False)
+                socket.send_fds(sock, [head, data, *map(pack, orders)], descriptors(orders))
+            finally:
+                sock.detach()  # the caller closes it
+        except OSError as error:
+            _log.debug("no answer: %s", error)  # the thread that waited has gone
+        finally:
+            for order in orders:
+                order.close()
 
 
 def _fetches(message: bytes) -> bool:

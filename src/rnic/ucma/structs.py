@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from errno import EINVAL, EOPNOTSUPP
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -362,3 +363,11 @@ def paths(one: CmId) -> bytes:
         )
     )
     return PATH_RESP.write(num_paths=1) + PATH_DATA.write(flags=_GMP_PRIMARY_BIDIRECTIONAL, path_rec=record)
+
+
+QUERY_ADDR, QUERY_PATH, QUERY_GID, QUERY_IB_SERVICE = range(4)
+QUERIES: dict[int, tuple[Callable[[CmId], bytes], int]] = {  # and the least room for the answer
+    QUERY_ADDR: (addresses, ADDR_RESP.offset("ibdev_index")),
+    QUERY_PATH: (paths, PATH_RESP.size),
+    QUERY_GID: (gids, ADDR_RESP.offset("ibdev_index")),
+}

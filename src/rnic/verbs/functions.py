@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions of libibverbs that belong to no object."""
 
-from enum import IntEnum
+from rnic.wording import Named
 
 __all__ = ["ForkStatus", "flow_label_to_udp_sport", "fork_init", "is_fork_initialized"]
 
@@ -9,7 +9,7 @@ _LOWEST_PORT = 0xC000
 _PORT_BITS = 14
 
 
-class ForkStatus(IntEnum):
+class ForkStatus(Named):
     """Whether registered memory survives fork() (ibv_is_fork_initialized(3))."""
 
     DISABLED = 0

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Static rates: the codes of AHAttr.static_rate, and their speeds."""
 
-from enum import IntEnum
+from rnic.wording import Named
 
 __all__ = ["Rate"]
 
 
-class Rate(IntEnum):
+class Rate(Named):
     """The highest rate of a path (IBA 9.11; ibv_rate_to_mbps(3)); RATE_MAX: the rate of the port."""
 
     RATE_MAX = 0

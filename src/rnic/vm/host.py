@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 TUN = Path("/dev/net/tun")
@@ -38,11 +39,14 @@ class CommandError(RuntimeError):
     """A command of this computer failed; the text shows it and what it printed."""
 
 
-def sh(*cmd: object, cwd: object = None) -> str:
-    """Run a command; its output (stdout and stderr) is the result, its failure a CommandError."""
+def sh(*cmd: object, cwd: object = None, look: Callable[[], None] = lambda: None) -> str:
+    """Run a command; its output (stdout and stderr) is the result, its failure a CommandError.
+
+    look  is called each second; what it raises ends the command
+    """
     words = [str(c) for c in cmd]
     env = dict(os.environ, LC_ALL="C", DEBIAN_FRONTEND="noninteractive", PATH=search_path())
-    run = subprocess.run(
+    with subprocess.Popen(
         words,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -51,10 +55,23 @@ def sh(*cmd: object, cwd: object = None) -> str:
         errors="replace",
         cwd=None if cwd is None else str(cwd),
         env=env,
-    )
-    if run.returncode:
-        raise CommandError(f"{' '.join(words)}: exit {run.returncode}\n{run.stdout}")
-    return run.stdout
+    ) as process:
+        try:
+            printed = _output(process, look)
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode:
+        raise CommandError(f"{' '.join(words)}: exit {process.returncode}\n{printed}")
+    return printed
+
+
+def _output(process: subprocess.Popen[str], look: Callable[[], None]) -> str:
+    while True:
+        try:
+            return process.communicate(timeout=1)[0]
+        except subprocess.TimeoutExpired:
+            look()
 
 
 def log(text: str) -> None:

@@ -24,7 +24,10 @@ class Result(NamedTuple):
 
 
 class Hooks(NamedTuple):
-    """Who takes what a command prints, in a thread; else it is kept, and stderr is stdout."""
+    """Who takes what a command prints, in a thread; else it is kept, and stderr is stdout.
+
+    What they raise ends the command, and wait() raises it.
+    """
 
     output: Callable[[bytes], object] | None = None
     errors: Callable[[bytes], object] | None = None
@@ -57,6 +60,7 @@ class Job:
         self._printed = bytearray()
         keep = self._printed.extend
         self._takers = {"out": hooks.output or keep, "err": hooks.errors or keep}
+        self._failure: Exception | None = None  # of a hook
         self._under_way = 0  # bytes of input that the command has not taken yet
 
     def __repr__(self) -> str:
@@ -120,17 +124,31 @@ class Job:
         for kind, take in self._takers.items():
             if kind in message:
                 data = base64.b64decode(message[kind])
-                take(data)
+                self._hand_on(take, data)
                 self._client.send({"job": self.number, "ack": len(data)})
+
+    def _hand_on(self, take: Callable[[bytes], object], data: bytes) -> None:
+        if self._failure is not None:
+            return
+        try:
+            take(data)
+        except Exception as error:
+            self._failure = error
+            self.kill(signal.SIGPIPE)  # as a command's whose output nobody takes; leaving ends it in any case
 
     def note(self, message: Message) -> None:
         """What else the agent says of it; `news` is held."""
         self._under_way -= message.get("took", 0)
         self.rc = message.get("rc")
 
+    def _is_over(self) -> bool:
+        return self._client.dead or self._failure is not None
+
     def _wait_for(self, condition: Callable[[], bool], timeout: float | None) -> bool:
         with self._news:
-            ended = self._news.wait_for(lambda: condition() or self._client.dead, timeout)
+            ended = self._news.wait_for(lambda: condition() or self._is_over(), timeout)
+        if self._failure is not None:
+            raise self._failure
         if self._client.dead and not condition():
             died = f"the machine died ({self._client.why}) during: {self.command}"
             raise MachineError(f"{died}\n{self.out}{self._client.last_words()}")

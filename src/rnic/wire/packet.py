@@ -8,6 +8,7 @@ ICRC.
 
 from __future__ import annotations
 
+import struct
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TypeVar
 
@@ -141,6 +142,30 @@ def _describe(header: Ext) -> str:
             return ""
 
 
+_PROBE = struct.Struct("=BBHI")  # how it begins (src/nic/link/udp/steering.c)
+_PROBE_OPCODE, _PROBE_MAGIC = 0xFF, 0x524E4943
+_PROBES = {
+    0: "asks for the process at place {place} of this address",
+    1: "a process has come to this address",
+    2: "a process misses packets of this address",
+    3: "a process leaves this address",
+}
+
+
+def _refuse_probe(data: bytes) -> None:
+    """NotRoCEError for a datagram by which processes of one host share the port."""
+    if len(data) < _PROBE.size:
+        return
+    opcode, kind, place, magic = _PROBE.unpack_from(data)
+    if opcode != _PROBE_OPCODE:
+        return
+    if magic == _PROBE_MAGIC:
+        place = int.from_bytes(data[2:4], "big")
+        raise NotRoCEError(f"rnic shares the port: {_PROBES.get(kind, 'unknown').format(place=place)}")
+    if not any(data[1:]):
+        raise NotRoCEError("rnic looks which IP headers the kernel makes")
+
+
 class Packet(Record):
     """A RoCEv2 packet with the headers in front, captured or built."""
 
@@ -161,6 +186,7 @@ class Packet(Record):
             raise NotRoCEError(f"UDP port {udp.dport}, not {ROCE_PORT}")
         if udp.length != len(data) - ip.SIZE:
             raise WireError(f"UDP length {udp.length} in {len(data) - ip.SIZE} bytes of IP payload")
+        _refuse_probe(data[ip.SIZE + UDP.SIZE :])
         return cls(
             ip=ip,
             udp=udp,

@@ -126,7 +126,7 @@ class Workers:
                 pipe.close()
         for process, _ in self._processes.values():
             try:
-                process.wait(10)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -147,6 +147,34 @@ static void refuse_a_flag(struct ibv_qp_ex *qp, char *text, const struct ibv_mr 
         die("ibv_wr_complete with a flag that is not supported");
 }
 
+/* Lengths that come to less, or to nothing, in 32 or 64 bits. Nothing is copied, so that a short text will do. */
+static void refuse_long(struct ibv_qp_ex *qp, char *text) {
+    const size_t lengths[][2] = {{ROOM + 1, 0},        {8, ROOM},
+                                 {8, (size_t)1 << 32}, {((size_t)1 << 32) + 8, 0},
+                                 {SIZE_MAX - 15, 32},  {8, SIZE_MAX - 7}};
+    const size_t elements[] = {3, ((size_t)1 << 32) + 1, (SIZE_MAX >> 1) + 2};
+    struct ibv_sge sge = {(uintptr_t)text, 1, 0};
+    size_t i;
+    for (i = 0; i < sizeof(lengths) / sizeof(*lengths); i++) {
+        struct ibv_data_buf two[2] = {{text, lengths[i][0]}, {text, lengths[i][1]}};
+        ibv_wr_start(qp);
+        ibv_wr_send(qp);
+        if (lengths[i][1])
+            ibv_wr_set_inline_data_list(qp, 2, two);
+        else
+            ibv_wr_set_inline_data(qp, text, lengths[i][0]);
+        if ((errno = ibv_wr_complete(qp)) != EINVAL)
+            die("ibv_wr_complete with too many bytes");
+    }
+    for (i = 0; i < sizeof(elements) / sizeof(*elements); i++) {
+        ibv_wr_start(qp);
+        ibv_wr_send(qp);
+        ibv_wr_set_sge_list(qp, elements[i], &sge);
+        if ((errno = ibv_wr_complete(qp)) != EINVAL)
+            die("ibv_wr_complete with too many elements");
+    }
+}
+
 static void wait_for(int left) {
     time_t limit = time(NULL) + SECONDS;
     while (left) {
@@ -184,6 +212,7 @@ int main(int argc, char **argv) {
     connect_to(to, from);
     receives(to, came, into);
     refuse_a_flag(ibv_qp_to_qp_ex(from), texts[0], out);
+    refuse_long(ibv_qp_to_qp_ex(from), texts[0]);
     build(ibv_qp_to_qp_ex(from), texts, out);
     wait_for(2 * COUNT);
     for (i = 0; i < COUNT; i++)

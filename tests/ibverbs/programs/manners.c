@@ -9,6 +9,7 @@
 #define _GNU_SOURCE /* MAP_ANONYMOUS */
 #endif
 #include <errno.h>
+#include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -175,6 +176,93 @@ static void windows(struct ibv_qp *qp) {
     GOOD(ibv_dealloc_mw(mw));
 }
 
+/* What is asked for receives that a queue pair does not have is nobody's to look at. */
+static void sizes(void) {
+    struct ibv_srq_init_attr of_srq = {.attr = {.max_wr = 1, .max_sge = 1}};
+    struct ibv_srq *srq;
+    struct ibv_qp *qp;
+    MADE(srq, ibv_create_srq(pd, &of_srq));
+    for (int i = 0; i < 2; i++) {
+        struct ibv_qp_init_attr attr = {
+            .send_cq = cq, .recv_cq = cq, .srq = srq, .cap = {4, UINT32_MAX, 1, UINT32_MAX, 0}};
+        attr.qp_type = i ? IBV_QPT_UD : IBV_QPT_RC;
+        MADE(qp, ibv_create_qp(pd, &attr));
+        if (attr.cap.max_send_wr != 4 || attr.cap.max_recv_wr || attr.cap.max_recv_sge)
+            printf("granted are %u sends, %u receives\n", attr.cap.max_send_wr, attr.cap.max_recv_wr);
+        GOOD(ibv_destroy_qp(qp));
+        attr.srq = NULL;
+        attr.cap.max_recv_wr = UINT32_MAX;
+        FAILS(ibv_create_qp(pd, &attr), 0, EINVAL);
+    }
+    GOOD(ibv_destroy_srq(srq));
+}
+
+/* A bit that means nothing yet. */
+static void unknown_bits(void) {
+    const uint32_t bit = 1u << 20;
+    struct ibv_qp_init_attr_ex qp = {.send_cq = cq, .recv_cq = cq, .cap = {1, 1, 1, 1, 0}, .qp_type = IBV_QPT_RC};
+    struct ibv_srq_init_attr_ex srq = {.attr = {1, 1, 0}, .comp_mask = IBV_SRQ_INIT_ATTR_PD | bit, .pd = pd};
+    struct ibv_cq_init_attr_ex queue = {.cqe = 1, .comp_mask = bit};
+    struct ibv_wq_init_attr wq = {.max_wr = 1, .max_sge = 1, .pd = pd, .cq = cq, .comp_mask = bit};
+    struct ibv_rwq_ind_table_init_attr table = {.comp_mask = bit};
+    struct ibv_xrcd_init_attr domain = {.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS | bit, .fd = -1};
+    struct ibv_qp_open_attr opened = {.qp_type = IBV_QPT_XRC_RECV};
+    struct ibv_td_init_attr td = {.comp_mask = bit};
+    struct ibv_parent_domain_init_attr parent = {.pd = pd, .comp_mask = bit};
+    struct ibv_alloc_dm_attr dm = {.length = 64, .comp_mask = bit};
+    struct ibv_counters_init_attr counters = {.comp_mask = bit};
+    struct ibv_mr_init_attr region = {.addr = memory, .length = BYTES, .comp_mask = IBV_REG_MR_MASK_ADDR | bit};
+    struct ibv_query_device_ex_input input = {.comp_mask = bit};
+    struct ibv_device_attr_ex device;
+    struct ibv_xrcd *xrcd;
+    qp.pd = pd;
+    qp.comp_mask = IBV_QP_INIT_ATTR_PD | bit;
+    FAILS(ibv_create_qp_ex(context, &qp), 0, EOPNOTSUPP);
+    qp.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_RX_HASH;
+    FAILS(ibv_create_qp_ex(context, &qp), 0, EINVAL);
+    FAILS(ibv_create_srq_ex(context, &srq), 0, EINVAL);
+    FAILS(ibv_create_cq_ex(context, &queue), 0, EINVAL);
+    FAILS(ibv_create_wq(context, &wq), 0, EINVAL);
+    FAILS(ibv_create_rwq_ind_table(context, &table), 0, EINVAL);
+    FAILS(ibv_open_xrcd(context, &domain), 0, EOPNOTSUPP);
+    domain.comp_mask &= ~bit;
+    domain.oflags = O_CREAT;
+    MADE(xrcd, ibv_open_xrcd(context, &domain));
+    opened.xrcd = qp.xrcd = xrcd;
+    opened.comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE | bit;
+    FAILS(ibv_open_qp(context, &opened), 0, EOPNOTSUPP);
+    qp.qp_type = IBV_QPT_XRC_RECV;
+    qp.comp_mask = IBV_QP_INIT_ATTR_XRCD | bit;
+    FAILS(ibv_create_qp_ex(context, &qp), 0, EOPNOTSUPP);
+    GOOD(ibv_close_xrcd(xrcd));
+    FAILS(ibv_alloc_td(context, &td), 0, EINVAL);
+    FAILS(ibv_alloc_parent_domain(context, &parent), 0, EINVAL);
+    FAILS(ibv_alloc_dm(context, &dm), 0, EINVAL);
+    FAILS(ibv_create_counters(context, &counters), 0, EINVAL);
+    FAILS(ibv_reg_mr_ex(pd, &region), 0, EINVAL);
+    FAILS(ibv_query_device_ex(context, &input, &device), EINVAL, 0);
+}
+
+static void without_a_channel(void) {
+    struct ibv_cq *silent;
+    MADE(silent, ibv_create_cq(context, 1, NULL, NULL, 0));
+    GOOD(ibv_req_notify_cq(silent, 0));
+    GOOD(ibv_destroy_cq(silent));
+}
+
+/* The state in the program's object is what it has last asked for, or made. */
+static void known_state(struct ibv_qp *qp) {
+    struct ibv_qp_attr attr;
+    struct ibv_qp_init_attr init;
+    qp->state = IBV_QPS_RTS;
+    GOOD(ibv_query_qp(qp, &attr, IBV_QP_AV | IBV_QP_DEST_QPN, &init));
+    if (qp->state != IBV_QPS_RTS)
+        printf("a query without IBV_QP_STATE has changed the state to %d\n", qp->state);
+    GOOD(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init));
+    if (qp->state != IBV_QPS_RESET)
+        printf("a query with IBV_QP_STATE leaves the state at %d\n", qp->state);
+}
+
 /* What is left is the context's to take back. */
 static void *end(void *arg) {
     GOOD(ibv_destroy_cq(cq));
@@ -206,8 +294,12 @@ int main(int argc, char **argv) {
     if (argc != 2 || !open_it(argv[1]))
         return 2;
     make();
+    sizes();
+    unknown_bits();
+    without_a_channel();
     a = create_qp();
     b = create_qp();
+    known_state(a);
     connect_to(a, b);
     connect_to(b, a);
     use(a, b);

@@ -105,12 +105,36 @@ static void is_interrupted(struct ibv_context *context, int (*get)(struct ibv_co
     NEED(!pthread_join(thread, NULL));
 }
 
+static void *ends_the_wait(void *arg) {
+    for (int i = 0; i < MANY; i++)
+        interrupt(SIGUSR1);
+    while (handled < MANY && !has_ended)
+        interrupt(SIGUSR1);
+    NEED(!has_ended); /* by a handler that asked to go on */
+    while (!has_ended)
+        interrupt(SIGUSR2);
+    return arg;
+}
+
+/* The program has both kinds of handlers before it waits. */
+static void is_interrupted_by_one_of_two(struct ibv_context *context, int (*get)(struct ibv_context *)) {
+    pthread_t thread;
+    handled = has_ended = 0;
+    handle(SIGUSR1, SA_RESTART);
+    handle(SIGUSR2, 0);
+    NEED(!pthread_create(&thread, NULL, ends_the_wait, NULL));
+    NEED(get(context) == -1 && errno == EINTR);
+    has_ended = 1;
+    NEED(!pthread_join(thread, NULL));
+}
+
 static void is_interrupted_once(struct ibv_context *context, int (*get)(struct ibv_context *), void (*then)(int),
                                 int flags) {
     pthread_t thread;
     handled = has_ended = 0;
     leaves = then;
     flags_of_last = flags;
+    signal(SIGUSR2, SIG_IGN);
     NEED(!pthread_create(&thread, NULL, interrupts_once, NULL));
     NEED(get(context) == -1 && errno == EINTR);
     has_ended = 1;
@@ -120,12 +144,21 @@ static void is_interrupted_once(struct ibv_context *context, int (*get)(struct i
 
 static void is_interrupted_by_all(struct ibv_context *context, int (*get)(struct ibv_context *)) {
     is_interrupted(context, get);
+    is_interrupted_by_one_of_two(context, get);
     is_interrupted_once(context, get, SIG_DFL, 0);
     is_interrupted_once(context, get, SIG_IGN, 0);
     is_interrupted_once(context, get, NULL, (int)SA_RESETHAND);
 }
 
+/* A program's handler of faults, as crash reporters have it, and none: nobody's waits end by them. */
+static void waits_go_on_behind_faults(void) {
+    struct sigaction bus;
+    NEED(!sigaction(SIGBUS, NULL, &bus));
+    NEED(bus.sa_handler == SIG_DFL || bus.sa_flags & SA_RESTART);
+}
+
 int main(int argc, char **argv) {
+    handle(SIGSEGV, 0);
     struct ibv_device **list = ibv_get_device_list(NULL);
     struct ibv_context *context = NULL;
     NEED(argc == 2 && list);
@@ -134,6 +167,7 @@ int main(int argc, char **argv) {
             context = ibv_open_device(list[i]);
     ibv_free_device_list(list);
     NEED(context);
+    waits_go_on_behind_faults();
     waits = pthread_self();
     is_interrupted_by_all(context, get_cq_event);
     is_interrupted_by_all(context, get_async_event);

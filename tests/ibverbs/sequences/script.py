@@ -110,7 +110,7 @@ class Script:
         )
         srq = self.one(-1, -1, -1, self.slot())
         cqs, inline = f"{self.one(-1, 0, 1)} {self.one(0, 1)}", self.one(0, 16, 100)
-        return f"qp {s} {kind} {pd} {cqs} {srq} {sizes} {inline} {self.one(0, 1)}"
+        return f"qp {s} {kind:d} {pd} {cqs} {srq} {sizes} {inline} {self.one(0, 1)}"
 
     def destroy(self) -> Iterator[str]:
         kind, s = self.random.choice(("pd", "mr", "cq", "srq", "qp", "ah")), self.slot()
@@ -140,7 +140,7 @@ class Script:
             "gid": 0,
         }
         values = [*(known | more).values(), peer, *(last | {}).values(), 0x1234]
-        return f"qp= {s} {int(mask)} {state} {' '.join(map(str, values))}"
+        return f"qp= {s} {int(mask)} {int(state)} {' '.join(str(int(value)) for value in values)}"
 
     def pair(self) -> Iterator[str]:
         """Two connected RC queue pairs, in slots that may have been taken."""

@@ -125,7 +125,43 @@ static void register_others(struct ibv_pd *pd, struct ibv_buf *buf, char *at) {
     attr.comp_mask = IBV_REG_MR_MASK_ADDR | IBV_REG_MR_MASK_FD;
     CHECK(!ibv_reg_mr_ex(pd, &attr) && errno == EINVAL);
     attr.comp_mask = IBV_REG_MR_MASK_ADDR | IBV_REG_MR_MASK_DMAH;
-    CHECK(!ibv_reg_mr_ex(pd, &attr) && errno == EOPNOTSUPP);
+    CHECK(!ibv_reg_mr_ex(pd, &attr) && errno == EINVAL);
+}
+
+/* Hints for the processor's caches: what cannot be is refused, and a handle stays while a region has it. */
+static void register_with_hints(struct ibv_pd *pd, char *at) {
+    struct ibv_dmah_init_attr hints = {.comp_mask = IBV_DMAH_INIT_ATTR_MASK_PH, .ph = 4, .cpu_id = 0xffff};
+    CHECK(!ibv_alloc_dmah(pd->context, &hints) && errno == EINVAL);
+    hints.comp_mask = IBV_DMAH_INIT_ATTR_MASK_CPU_ID;
+    CHECK(!ibv_alloc_dmah(pd->context, &hints) && errno == EINVAL);
+    hints = (struct ibv_dmah_init_attr){.comp_mask = IBV_DMAH_INIT_ATTR_MASK_TPH_MEM_TYPE, .tph_mem_type = 2};
+    CHECK(!ibv_alloc_dmah(pd->context, &hints) && errno == EINVAL);
+    hints.comp_mask = 1 << 20;
+    CHECK(!ibv_alloc_dmah(pd->context, &hints) && errno == EINVAL);
+    hints = (struct ibv_dmah_init_attr){.comp_mask = 7, .cpu_id = 0, .ph = 3, .tph_mem_type = IBV_TPH_MEM_TYPE_PM};
+    struct ibv_dmah *dmah = ibv_alloc_dmah(pd->context, &hints);
+    CHECK(dmah && dmah->context == pd->context);
+    struct ibv_mr_init_attr attr = {.length = BYTES, .access = IBV_ACCESS_ON_DEMAND, .addr = at, .dmah = dmah};
+    attr.comp_mask = IBV_REG_MR_MASK_ADDR | IBV_REG_MR_MASK_DMAH;
+    CHECK(!ibv_reg_mr_ex(pd, &attr) && errno == EINVAL);
+    attr.access = ACCESS;
+    struct ibv_mr *mr = ibv_reg_mr_ex(pd, &attr);
+    CHECK(mr && ibv_dealloc_dmah(dmah) == EBUSY && !ibv_dereg_mr(mr) && !ibv_dealloc_dmah(dmah));
+}
+
+/* Memory that a confidential guest shares with its host: where the device is inside, all memory is as good. */
+static void register_shared(struct ibv_pd *pd) {
+    struct ibv_parent_domain_init_attr attr = {.pd = pd,
+                                               .comp_mask = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC};
+    struct ibv_pd *parent = ibv_alloc_parent_domain(pd->context, &attr);
+    CHECK(parent);
+    struct ibv_buf *buf;
+    char *at = ibv_alloc_buf(parent, BYTES, &buf);
+    struct ibv_mr *mr = ibv_reg_buf_mr(parent, buf, at, BYTES, ACCESS);
+    CHECK(mr && !ibv_dereg_mr(mr));
+    CHECK(!ibv_reg_buf_mr(pd, buf, at, BYTES, ACCESS) && errno == EINVAL);
+    ibv_free_buf(buf);
+    CHECK(!ibv_dealloc_pd(parent));
 }
 
 static void ask_for_hardware(struct ibv_context *context, struct ibv_buf *buf) {
@@ -134,8 +170,7 @@ static void ask_for_hardware(struct ibv_context *context, struct ibv_buf *buf) {
     uint64_t speed;
     CHECK(dm && ibv_dm_export_dmabuf_fd(dm) == -1 && errno == EOPNOTSUPP);
     CHECK(!ibv_free_dm(dm));
-    CHECK(ibv_export_buf_dmabuf_fd(buf) == -1 && errno == EOPNOTSUPP);
-    CHECK(!ibv_alloc_dmah(context, NULL) && errno == EOPNOTSUPP);
+    CHECK(ibv_export_buf_dmabuf_fd(buf) == -1 && errno == ENODATA);
     CHECK(!ibv_query_port_speed(context, 1, &speed) && speed);
     CHECK(ibv_query_port_speed(context, 7, &speed));
 }
@@ -157,6 +192,8 @@ int main(int argc, char **argv) {
     count(cntr);
     CHECK(ibv_destroy_comp_cntr(cntr) == EBUSY);
     register_others(pd, buf, at);
+    register_with_hints(pd, at);
+    register_shared(pd);
     ask_for_hardware(context, buf);
     CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_comp_cntr(cntr) && !ibv_dereg_mr(mr));
     ibv_free_buf(buf);

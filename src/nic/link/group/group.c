@@ -46,8 +46,8 @@ static int prepare(int fd, const struct sockaddr_in6 *group, int ifindex) {
     bool v4 = address_is_v4(group);
     struct sockaddr_in6 local = *group;
     local.sin6_scope_id = v4 ? 0 : (uint32_t)ifindex;
-    if (!udpsock_set(fd, SOL_SOCKET, SO_REUSEADDR, 1)) {
-        return -errno;
+    if (!udpsock_set(fd, SOL_SOCKET, SO_REUSEADDR, 1) || !udpsock_set(fd, SOL_SOCKET, SO_REUSEPORT, 1)) {
+        return -errno; /* the latter: beside our user's socket of all addresses (rdmacm/ibcm/door.py) */
     }
     udpsock_set(fd, SOL_SOCKET, SO_RCVBUF, BUFFER_ASKED);
     udpsock_show_hops(fd, v4, true);

@@ -28,6 +28,7 @@
 #define DEFAULT_HOPS 64 /* as of packets whose IP header the kernel makes */
 #define PARTIES 16 /* in so many ns, of somebody who is a stranger: addresses do not change so often */
 #define PARTIES_NS 16000000000ull
+#define WAKES 65536 /* asked for and not come yet: more than a socket holds */
 #define MESSAGES 16 /* read at a time: wake-ups, mostly */
 
 enum lane_message_type { LANE_HELLO = 1, LANE_WELCOME, LANE_READY, LANE_WAKE, LANE_PARTY };
@@ -273,6 +274,7 @@ static struct lane *new_lane(int fd, enum lane_state state, const struct lane_sh
         return NULL;
     l->link = (struct link){.ops = &lane_ops, .bare = true};
     l->state = state;
+    l->asked = state == LANE_ASKING;
     l->shared = shared;
     l->fd = fd;
     l->file = -1;
@@ -396,6 +398,15 @@ static bool says_too_much(struct lane *l) {
     return !l->trusted && ++l->parties > PARTIES;
 }
 
+/* A peer wakes this end once for each time that it was asked to.  Another user's that does so all the time would keep the
+ * engine from everything else. */
+static bool wakes_unasked(struct lane *l) {
+    uint32_t asked = l->in.asked + l->out.asked;
+    if (asked - l->woken > WAKES)
+        l->woken = asked - WAKES;
+    return !l->trusted && l->woken++ == asked;
+}
+
 static void keep_file(struct lane *l, int *fd) {
     if (!l->trusted)
         return;
@@ -440,7 +451,7 @@ static bool take(struct lane *l, const struct lane_message *m, const struct lane
     case LANE_PARTY:
         return l->state >= LANE_ANSWERED && !says_too_much(l) && knows(l, &m->party);
     case LANE_WAKE:
-        return true;
+        return !wakes_unasked(l);
     default:
         return false;
     }

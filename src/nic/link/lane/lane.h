@@ -62,13 +62,16 @@ struct lane {
     uint8_t *at;           /* where it lies in the ring, */
     uint32_t reserved;     /* and its bytes */
     int fd;
-    uint64_t since; /* asked or called */
+    bool asked;     /* by us, not called by the peer */
+    uint64_t since; /* when */
     struct lane_party peer;
     pid_t pid; /* the peer's; 0: not of this pid namespace */
     uid_t uid;
     bool trusted;           /* of our user when it came: a mapping cannot be revoked, nor can an address be believed */
     uint64_t parties_since; /* ns: when counting began, */
     uint32_t parties;       /* and how often it has said since then who it is */
+    uint32_t woken;         /* wake-ups that have come for those that the rings have asked for */
+    uint32_t unread;        /* packets that may be in the ring since that was noted; 0: none of these is any more */
     void *mem;              /* NULL: there is none yet */
     int file;               /* the peer's memory file, or -1 */
     struct ring_writer out;

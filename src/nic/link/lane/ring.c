@@ -86,6 +86,7 @@ bool ring_is_empty(struct ring_writer *w) {
 
 /* Half of the ring, so that it is worth the while. */
 bool ring_has_room(struct ring_writer *w) {
+    w->asked++;
     atomic_store(&w->mem->stuck, 1);
     atomic_thread_fence(memory_order_seq_cst);
     look_taken(w);
@@ -137,6 +138,7 @@ bool ring_must_tell(struct ring_reader *r) {
 }
 
 bool ring_may_sleep(struct ring_reader *r) {
+    r->asked++;
     atomic_store(&r->mem->asleep, 1);
     atomic_thread_fence(memory_order_seq_cst);
     return !ring_has_packet(r);

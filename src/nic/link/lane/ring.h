@@ -44,6 +44,7 @@ struct ring_writer {
     uint32_t filled_by[RING_CELLS]; /* `filled` after each cell's packet */
     uint32_t whose[RING_CELLS];     /* of packets that can be taken back: who may do so; 0: of others */
     uint32_t length, at;            /* of the packet reserved */
+    uint32_t asked;                 /* how often it has asked to be woken when there is room */
     struct ring_cell brief; /* a short one, until it is complete: a reader that looks takes the line each time */
 };
 
@@ -64,6 +65,7 @@ bool ring_must_wake(struct ring_writer *w);
 struct ring_reader {
     struct ring_shared *mem;
     uint32_t next;
+    uint32_t asked;   /* how often it has asked to be woken for a packet */
     uint8_t head[64]; /* a copy of the packet's first bytes, which nobody changes any more */
 };
 

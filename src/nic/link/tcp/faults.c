@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "link/tcp/faults.h"
 
+#include "base/tally.h"
+
 void stream_faults_set(struct stream_faults *f, const struct rnic_fault *cfg) {
     *f = (struct stream_faults){.on = cfg != NULL};
     if (!cfg)
@@ -31,16 +33,16 @@ enum harm stream_faults_write(struct stream_faults *f, struct rnic_counters *cnt
         return HARM_WAIT;
     harm->until = 0;
     if (is_due(f, f->cfg.reset, f->cfg.reset_after, harm, n)) {
-        cnt->value[RNIC_CNT_fault_reset]++;
+        tally_fault(cnt, RNIC_CNT_fault_reset);
         return HARM_RESET;
     }
     if (is_due(f, f->cfg.stall, f->cfg.stall_after, harm, n)) {
-        cnt->value[RNIC_CNT_fault_stalled]++;
+        tally_fault(cnt, RNIC_CNT_fault_stalled);
         harm->until = UINT64_MAX;
         return HARM_STALL;
     }
     if (!harm->waited && rng_ppm(&f->rng, f->cfg.delay)) {
-        cnt->value[RNIC_CNT_fault_delayed]++;
+        tally_fault(cnt, RNIC_CNT_fault_delayed);
         harm->until = now + f->cfg.delay_ns;
         harm->waited = true;
         return HARM_WAIT;
@@ -57,5 +59,5 @@ void stream_faults_spoil(struct stream_faults *f, struct rnic_counters *cnt, uin
         return;
     uint64_t bit = rng_next(&f->rng) % (n * 8ull);
     bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
-    cnt->value[RNIC_CNT_fault_flipped]++;
+    tally_fault(cnt, RNIC_CNT_fault_flipped);
 }

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/fail.h"
+#include "base/guard.h"
 
 #define LINGER_NS 1000000000ull /* a peer has so long to read and to close, too */
 #define LINGERING 256           /* streams: more are closed at once, as a process has not many descriptors */
@@ -164,6 +165,8 @@ static long write_pieces(struct link *link, const struct way *way, const struct 
                                  : send_pieces(tcp, s, pieces, n);
     if (s->stage == TCP_BROKEN)
         return done;
+    if (done < 0 && errno == EFAULT)
+        return -EFAULT;
     if (done < 0 && errno != EAGAIN && errno != EINTR)
         return broke(tcp, s, errno);
     if (done < 0)
@@ -215,7 +218,8 @@ static long take_early(struct tcp_stream *s, const struct iovec *pieces, int n) 
     for (int i = 0; i < n && s->taken < s->nearly; i++) {
         uint32_t left = s->nearly - s->taken;
         size_t some = pieces[i].iov_len < left ? pieces[i].iov_len : left;
-        memcpy(pieces[i].iov_base, s->early + s->taken, some);
+        if (!guard_copy(pieces[i].iov_base, s->early + s->taken, some))
+            return done ? done : -EFAULT; /* which is found again */
         s->taken += (uint32_t)some;
         done += (long)some;
     }

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/address.h"
@@ -18,9 +19,9 @@
 #include "names/slot.h"
 #include "names/slotmsg.h"
 
-#define QUERY_ROUNDS 4
-#define QUERY_ROUND_MS 25
-#define QUERY_ANSWERS 16 /* looked at in a round: one is enough, and nobody shall keep us here */
+#define QUERY_ROUNDS 6    /* each waits twice as long as the one before: an owner on a busy machine answers late */
+#define QUERY_FIRST_MS 25
+#define DOORS_AT_ONCE 1024
 
 /* ---------------------------------------------------------------- the table of sockets */
 
@@ -92,65 +93,126 @@ int owner_find(const struct sockaddr_in6 *addr, struct owner *out) {
 
 /* ---------------------------------------------------------------- asking the slots */
 
-static void send_query(int fd, const struct sockaddr_in6 *addr, uint64_t nonce, uint32_t slot) {
+static void send_query(int fd, const struct sockaddr_in6 *addr, uint64_t nonce, const char *to) {
     struct slotmsg msg = {
         .magic = SLOTMSG_MAGIC, .version = SLOTMSG_VERSION, .type = SLOTMSG_OWNER_QUERY, .nonce = nonce, .dst = *addr};
     struct abstract_name name;
-    abstract_name(&name, SLOT_NAME, slot);
+    abstract_name(&name, "%s", to);
     sendto(fd, &msg, sizeof msg, MSG_NOSIGNAL, (struct sockaddr *)&name.un, name.length); /* a lost one is sent again */
 }
 
-static void query_all(int fd, const struct sockaddr_in6 *addr, uint64_t nonce) {
-    FILE *f = fopen("/proc/net/unix", "re");
-    if (f == NULL) {
-        return;
+/* Contexts have slots, of which there are so many. */
+static bool is_slot(const char *name) {
+    char same[32];
+    unsigned slot;
+    if (sscanf(name, SLOT_NAME, &slot) != 1 || slot >= SLOT_COUNT) {
+        return false;
     }
-    char line[512];
-    while (fgets(line, sizeof line, f) != NULL) {
-        const char *at = strchr(line, '@');
-        unsigned slot;
-        if (at != NULL && sscanf(at + 1, SLOT_NAME, &slot) == 1 && slot < SLOT_COUNT) {
-            send_query(fd, addr, nonce, slot);
-        }
-    }
-    fclose(f);
+    snprintf(same, sizeof same, SLOT_NAME, slot);
+    return strcmp(name, same) == 0;
 }
 
+/* Whoever listens at all addresses of the host has their sockets, too, and no context yet.  Anybody may have any number of
+ * such names. */
+static bool is_door(const char *name) {
+    int end = 0;
+    (void)sscanf(name, "rnic/1/listen/%*16[0-9a-f]/any%*1[46]%%0%n", &end);
+    return end > 0 && name[end] == '\0';
+}
+
+/* One question to all, in rounds. */
+struct query {
+    int fd;
+    const struct sockaddr_in6 *addr;
+    uint64_t nonce;
+    uid_t owner;
+    unsigned round;
+    unsigned doors; /* that were there in the round before */
+};
+
 /* Takes one answer off the socket: is it the owner's? */
-static bool read_answer(int fd, const struct sockaddr_in6 *addr, uint64_t nonce, uid_t owner) {
+static bool read_answer(const struct query *q) {
     struct slotmsg msg;
     union abstract_control control;
     struct iovec iov = {&msg, sizeof msg};
     struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     uid_t uid;
-    if (recvmsg(fd, &mh, MSG_CMSG_CLOEXEC) != (ssize_t)sizeof msg || msg.magic != SLOTMSG_MAGIC) {
+    if (recvmsg(q->fd, &mh, MSG_CMSG_CLOEXEC) != (ssize_t)sizeof msg || msg.magic != SLOTMSG_MAGIC) {
         return false;
     }
-    return msg.type == SLOTMSG_OWNER_ANSWER && msg.nonce == nonce && address_same(&msg.dst, addr) &&
-           abstract_sender(&mh, &uid) && uid == owner;
+    return msg.type == SLOTMSG_OWNER_ANSWER && msg.nonce == q->nonce && address_same(&msg.dst, q->addr) &&
+           abstract_sender(&mh, &uid) && uid == q->owner;
+}
+
+/* Of more doors than are asked in a round, those of each round are others, and nobody knows which. */
+static bool has_turn(const struct query *q, unsigned door) {
+    uint64_t turns = q->doors / DOORS_AT_ONCE + 1;
+    return (door + q->nonce + q->round) % turns == 0;
+}
+
+/* Asks who is named, and looks meanwhile whether the owner has answered: the kernel keeps few answers, and strangers may give
+ * some. */
+static bool query_all(struct query *q) {
+    FILE *f = fopen("/proc/net/unix", "re");
+    if (f == NULL) {
+        return false;
+    }
+    char line[512];
+    bool found = false;
+    unsigned doors = 0, asked = 0;
+    while (!found && fgets(line, sizeof line, f) != NULL) {
+        const char *at = strchr(line, '@');
+        line[strcspn(line, "\n")] = '\0';
+        if (at == NULL) {
+            continue;
+        }
+        bool door = is_door(at + 1) && has_turn(q, doors++) && asked < DOORS_AT_ONCE;
+        if (door || is_slot(at + 1)) {
+            asked += door;
+            send_query(q->fd, q->addr, q->nonce, at + 1);
+            found = read_answer(q);
+        }
+    }
+    fclose(f);
+    q->doors = doors;
+    return found;
+}
+
+static int64_t clock_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* Looks at what comes until the owner's answer is there, or the time is over, however many wrong answers come. */
+static bool await_answer(const struct query *q, int ms) {
+    struct pollfd pfd = {.fd = q->fd, .events = POLLIN};
+    int64_t until = clock_ms() + ms;
+    bool found = false;
+    for (int64_t left = ms; !found && left >= 0 && poll(&pfd, 1, (int)left) == 1; left = until - clock_ms()) {
+        found = read_answer(q);
+    }
+    return found;
 }
 
 bool owner_is_rnic(const struct sockaddr_in6 *addr, const struct owner *owner) {
-    uint64_t nonce;
-    if (getrandom(&nonce, sizeof nonce, 0) != sizeof nonce) {
+    struct query q = {.addr = addr, .owner = owner->uid};
+    if (getrandom(&q.nonce, sizeof q.nonce, 0) != sizeof q.nonce) {
         return false;
     }
     struct abstract_name name;
-    abstract_name(&name, "rnic/1/query/%08" PRIx32, (uint32_t)(nonce >> 32)); /* half of it: names are public */
-    int fd = abstract_open(&name), on = 1;
-    if (fd < 0) {
+    abstract_name(&name, "rnic/1/query/%08" PRIx32, (uint32_t)(q.nonce >> 32)); /* half of it: names are public */
+    q.fd = abstract_open(&name);
+    if (q.fd < 0) {
         return false;
     }
-    setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
+    int on = 1;
+    setsockopt(q.fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
     bool found = false;
-    for (int round = 0; round < QUERY_ROUNDS && !found; round++) {
-        query_all(fd, addr, nonce);
-        struct pollfd pfd = {.fd = fd, .events = POLLIN};
-        for (int i = 0; i < QUERY_ANSWERS && !found && poll(&pfd, 1, QUERY_ROUND_MS) == 1; i++) {
-            found = read_answer(fd, addr, nonce, owner->uid);
-        }
+    for (; q.round < QUERY_ROUNDS && !found; q.round++) {
+        found = query_all(&q) || await_answer(&q, QUERY_FIRST_MS << q.round);
     }
-    close(fd);
+    close(q.fd);
     return found;
 }
 

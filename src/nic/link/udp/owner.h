@@ -21,7 +21,7 @@ struct owner {
 /* Reads /proc/net/udp and udp6: the socket that is in the way of addr:4791. 0, or -ENOENT. */
 int owner_find(const struct sockaddr_in6 *addr, struct owner *out);
 
-/* Asks every other slot whether it owns the address, and waits up to 100 ms for the one that does and whose uid is the
+/* Asks every other slot whether it owns the address, and waits up to 1.6 s for the one that does and whose uid is the
  * socket's.  Blocks; the answer comes to a socket of its own. */
 bool owner_is_rnic(const struct sockaddr_in6 *addr, const struct owner *owner);
 

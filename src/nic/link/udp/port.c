@@ -17,6 +17,7 @@
 #include "link/udp/udpsock.h"
 #include "names/abstract.h"
 #include "names/slotmsg.h"
+#include "names/user.h"
 
 #define MS 1000000ull
 #define TAKEOVER_PERIOD (50 * MS)
@@ -292,10 +293,19 @@ static struct port *find_port(struct port **ports, int nports, const struct sock
     return NULL;
 }
 
-/* Who may put packets into a port: its owner, because the kernel gave them to it.  So a process of the same user, or of
- * the user who holds UDP 4791 while we do not; and root. */
+/* Found out once for a number: it takes a look at files. */
+static bool is_own(struct port *p, uid_t uid) {
+    if (uid != getuid())
+        return false;
+    if (!p->user.known || p->user.uid != uid)
+        p->user = (struct port_user){uid, true, user_is_one(uid)};
+    return p->user.is_one;
+}
+
+/* Who may put packets into a port: its owner, because the kernel gave them to it.  So a process of the user who holds UDP
+ * 4791 while we do not; of the same user, which passes on what the owner gave it; and root. */
 static bool may_forward(struct port *p, uid_t uid) {
-    if (uid == 0 || uid == (p->rx_fd >= 0 ? getuid() : p->steering->owner_uid)) {
+    if (uid == 0 || is_own(p, uid) || (p->rx_fd < 0 && uid == p->steering->owner_uid)) {
         return true;
     }
     p->steering->owner_stale = p->rx_fd < 0; /* the owner may have changed: looked at with the next try to bind */

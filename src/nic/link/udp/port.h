@@ -27,6 +27,12 @@
 #define PORT_PROBE_OPCODE 0xFF
 #define PORT_DATAGRAM_COST 512u /* bytes that a datagram takes in its socket beside its own, at least */
 
+struct port_user {
+    uid_t uid;
+    bool known;
+    bool is_one; /* names/user.h */
+};
+
 struct port {
     struct sockaddr_in6 addr; /* local address, IPv4 mapped; sin6_port, network order: source of what we send */
     int rx_fd;                /* bound to 4791; -1 while another user's process owns the address */
@@ -43,7 +49,9 @@ struct port {
     const struct slot *slot;  /* first slot of the context; where answers to probes go */
     /* the steering and ownership machinery's own fields follow */
     struct port_steering *steering;
-    uint64_t remaps; /* times that our place was learnt, for the counter */
+    struct port_user user; /* this process' */
+    uint64_t unread;       /* bytes that may lie in rx_fd since that was noted; 0: none of these does any more */
+    uint64_t remaps;       /* times that our place was learnt, for the counter */
 };
 
 /* Opens the address. rcvbuf 0: as much as is granted. -EADDRINUSE names who holds the port when it is not rnic.

@@ -96,4 +96,4 @@ class Waiter:
             self.handle(event)
 
     def _nothing(self, doing: str) -> Failure:
-        return Failure(f"{doing}: nothing happened for {self.seconds:g} s: is the peer still there?")
+        return Failure(f"{doing}: nothing happened for {self.seconds:g} s: does the peer answer?")

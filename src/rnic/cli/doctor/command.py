@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 
 import click
+from rich.console import Console
 
 from rnic.cli import params, screen
 from rnic.cli.command import command
@@ -21,23 +23,27 @@ WIDTH, STATE = 22, 10  # columns
 def doctor(as_json: bool) -> int:
     """Tell what works on this machine for this user, and what to do about the rest.
 
-    The command tries everything: it opens devices, sends packets and starts a second process.  Each line
-    names a feature, its state, what was found, and the cure.  The states are ok, degraded (it works, but not
-    as well as it could), missing and not run (what the check needs is not installed).  The exit code is 0
-    unless rnic cannot work at all.
+    The command tries everything: it opens devices, sends packets and starts a second process.  The first line
+    sums up.  Each further line names a feature, its state, what was found, and the cure.  The states are ok,
+    degraded (it works, but not as well as it could), missing and not run (what the check needs is not
+    installed).  The exit code is 0 unless rnic cannot work at all.
 
     \b
     rnic doctor
     rnic doctor --json | jq '.[] | select(.state != "ok")'
     """
     found = []
-    for finding in findings():
-        found.append(finding)
-        if not as_json:
-            screen.say(line(finding), WIDTH + STATE)
+    with Console(stderr=True).status("") as status:
+        for finding in findings():
+            found.append(finding)
+            status.update(f"{finding.what}: {finding.state.value}")
     if as_json:
         click.echo(json.dumps([finding.record() for finding in found], indent=2))
-    return int(any(finding.needed and finding.state is State.MISSING for finding in found))
+    else:
+        screen.say(summary(found))
+        for finding in found:
+            screen.say(line(finding), WIDTH + STATE)
+    return int(any(map(fatal, found)))
 
 
 @command()
@@ -54,6 +60,20 @@ def findings() -> Iterator[Finding]:
     yield from pair.look(doctor_peer.name or "")
     yield from programs.look()
     yield from tools.look()
+
+
+def fatal(finding: Finding) -> bool:
+    """Whether rnic cannot work at all for it."""
+    return finding.needed and finding.state is State.MISSING
+
+
+def summary(found: list[Finding]) -> str:
+    """Whether rnic works, and how many findings there are of each state."""
+    states = Counter(finding.state for finding in found)
+    counts = ", ".join(f"{states[state]} {state.value}" for state in State if states[state])
+    if broken := [finding.what for finding in found if fatal(finding)]:
+        return f"rnic cannot work here, for want of: {', '.join(broken)} ({counts})"
+    return f"rnic works here ({counts})"
 
 
 def line(finding: Finding) -> str:

@@ -21,7 +21,7 @@ from rnic.cli.lab3.sender import send_file
 
 PORT = 7471
 FILE = params.RegularFile()
-FOLDER = click.Path(file_okay=False, writable=True, path_type=Path)
+FOLDER = click.Path(file_okay=False, path_type=Path)
 SECONDS = click.FloatRange(min=0, min_open=True, max=86400)
 
 

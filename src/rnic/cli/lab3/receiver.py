@@ -24,6 +24,7 @@ from rnic.cli.lab3.storage import Incoming, room_in
 from rnic.cli.params import Failure, show_size
 from rnic.rdmacm import CmId, EventChannel, EventType, create_id
 from rnic.records import Record
+from rnic.wording import counted
 
 MAX_SENDERS = 64  # side by side
 INTERRUPTED = 130
@@ -137,7 +138,8 @@ class Server:
                 os.eventfd_write(self._stop, 1)
                 for thread in list(self._threads):
                     thread.join()
-        say(self._console, f"{self.good} files received, {self.failed} transfers failed")
+        received, failed = counted(self.good, "file"), counted(self.failed, "transfer")
+        say(self._console, f"{received} received, {failed} failed")
         return 0
 
     def _client(self, host: str) -> list[str]:

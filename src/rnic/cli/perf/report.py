@@ -6,11 +6,11 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import rnic.records
+from rnic import __version__
 from rnic.cli.params import printable
 from rnic.cli.perf.plan import METRICS, TESTS, Plan
 from rnic.cli.perf.samples import Samples
@@ -100,12 +100,8 @@ def transport(counted: dict[str, int], *, is_iwarp: bool = False) -> str:
 
 def machine() -> Record:
     """What this end runs on."""
-    try:
-        rnic = metadata.version("rnic")
-    except metadata.PackageNotFoundError:
-        rnic = "unknown"
     return {
-        "rnic": rnic,
+        "rnic": __version__,
         "python": platform.python_version(),
         "kernel": f"{platform.system()} {platform.release()}",
         "cpu": cpu_model(),

@@ -282,7 +282,8 @@ def _facts(one: str) -> dict[str, Any]:
 @click.option("-f", "--follow", is_flag=True, help="Go on until the machine has ended.")
 def log(name: str, follow: bool) -> None:
     """Print what the machine's kernel and QEMU have printed."""
-    folder = Folder.of(chosen(name))
+    with told(Own):
+        folder = Folder.of(chosen(name))
     with Follower(folder.console) as follower:
         print_more(follower, folder.console if follow else None)
 
@@ -378,8 +379,8 @@ def execute(name: str, words: tuple[str, ...]) -> None:
     namespace.enter(pid)
     try:
         os.execvp(words[0], words)
-    except OSError as error:
-        raise Failure(f"{shlex.quote(words[0])}: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # ValueError: of a program without a name
+        raise Failure(f"{shlex.quote(words[0])}: {getattr(error, 'strerror', None) or error}") from None
 
 
 execute.allow_interspersed_args = False

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 import click
 
@@ -27,11 +29,14 @@ def run(machine: Machine, command: str, cwd: str) -> int:
         errors=writer(2),
         input=True,
     )
-    if sys.stdin is None or sys.stdin.isatty():
+    if sys.stdin.isatty():
         job.close_input()
     else:
         threading.Thread(target=_feed, args=(job,), daemon=True).start()
-    return exit_code(job.wait(None).rc)
+    try:
+        return exit_code(job.wait(None).rc)
+    except BrokenPipeError:  # whoever read the output has seen enough
+        return exit_code(-signal.SIGPIPE)
 
 
 def exit_code(rc: int) -> int:
@@ -65,7 +70,8 @@ def tell_silence(machine: Machine, say: Callable[..., object]) -> None:
 
 
 def _feed(job: Job) -> None:
-    """Give it all of stdin."""
-    while data := os.read(0, CHUNK):
-        job.write(data, None)
+    """Give it all of stdin; of one that cannot be read, nothing."""
+    with suppress(OSError):
+        while data := os.read(0, CHUNK):
+            job.write(data, None)
     job.close_input()

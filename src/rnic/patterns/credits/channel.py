@@ -67,20 +67,15 @@ class Channel(Ends):
         spin: seconds that How.ADAPTIVE polls this time before it sleeps; None: 50 us.
         """
         flow, until = self._flow, after(timeout)
-        found: list[bytes] = []
-
-        def is_here() -> bool:
-            if (message := flow.take()) is not None:
-                found.append(message)
-            return bool(found)
-
         with self._call():
             flow.wanted += 1
             try:
-                self._until(is_here, until, "recv: no message came", spin)
+                self._until(flow.has_next, until, "recv: no message came", spin)
             finally:
                 flow.wanted -= 1
-        return found[0]
+        message = flow.take()
+        assert message is not None
+        return message
 
     def leave(self, message: bytes) -> None:
         """Leave a message to the channel: it goes now, or as soon as it can, in this call or a later one."""
@@ -197,6 +192,7 @@ class Channel(Ends):
     ) -> None:
         """Send and receive until something is so; at least once."""
         try:
+            self._arrived(self._receipts.last)  # what an exception has kept from it
             self._arrived(self._receipts.poll())
             self._go(until)
             while not is_so():
@@ -226,6 +222,7 @@ class Channel(Ends):
             raise RuntimeError("another thread uses this channel: one at a time may")
         self._inside = True
         try:
+            self._check_whole()
             yield
         finally:
             self._inside = False

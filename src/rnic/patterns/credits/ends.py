@@ -11,7 +11,7 @@ from rnic import QPAttr
 from rnic._nic.nic import SGE, RecvWR, SendWR
 from rnic.endpoint.errors import AbortedError, Reason
 from rnic.enums import AccessFlags, QPState, QPType, Transport, WCOpcode, WCStatus, WROpcode
-from rnic.patterns.chain import QueueError, SendQueue
+from rnic.patterns.chain import QueueError, SendQueue, TornError
 from rnic.patterns.credits.flow import ChannelStatistics, Flow
 from rnic.patterns.cursor import LiarError
 from rnic.patterns.wait import How, Waiter
@@ -61,6 +61,7 @@ class Ends:
         self._mr = pd.alloc_mr((receives + self._places) * size, AccessFlags.LOCAL_WRITE)
         self._free = list(range(receives))  # places of the memory where no receive lies
         self._closed = False
+        self._torn = False  # an exception that leaves it so has come in the middle of a step
         if cast("Context", qp.context).device.transport is Transport.IWARP:
             qp.confirm_stream(both=True)  # else its SENDs complete before the peer has them
         for place in self._free:
@@ -135,6 +136,21 @@ class Ends:
 
     def _post_next(self) -> bool:
         """Post what may go next, in a place that is free; whether there was anything."""
+        self._torn = True
+        try:
+            more = self._post_one()
+        except QueueError:  # whose reason the caller looks for
+            self._torn = False
+            raise
+        except Exception as error:  # what was to go is lost
+            self._torn = False
+            with suppress(Exception):  # of a queue pair that has gone
+                self._kill(error)
+            raise
+        self._torn = False
+        return more
+
+    def _post_one(self) -> bool:
         self._post_receives()
         if (out := self._flow.next_send()) is None:
             return False
@@ -154,16 +170,25 @@ class Ends:
             pass
 
     def _arrived(self, found: list[WC]) -> None:
-        """Take what came; raises LiarError, or QueueError."""
-        for wc in found:
+        """Take what came, each once; raises LiarError, or QueueError."""
+        while found:
+            wc = found[0]
             if not wc.ok:
-                self._sends.reclaim()  # which knows the reason, if it is a SEND
+                with suppress(TornError):
+                    self._sends.reclaim()  # which knows the reason, if it is a SEND
                 raise QueueError(wc)
             if wc.opcode is not WCOpcode.RECV:
                 raise LiarError(f"the peer sent {wc.opcode.name} to a queue pair that takes SENDs alone")
             at = wc.wr_id * self._size
+            self._torn = True
             self._free.append(wc.wr_id)
-            self._flow.receive(bytes(self._mr.buf[at : at + wc.byte_len]))
+            del found[0]
+            try:
+                self._flow.receive(bytes(self._mr.buf[at : at + wc.byte_len]))
+            except LiarError:
+                self._torn = False
+                raise
+            self._torn = False
 
     def _fail(self, error: Exception) -> None:
         """The channel is over; a liar is told."""
@@ -175,6 +200,12 @@ class Ends:
     def _check_open(self) -> None:
         if self._closed:
             raise ValueError("the channel is closed")
+
+    def _check_whole(self) -> None:
+        """End the channel, if a call before this one was broken off in the middle of a step."""
+        if self._torn:
+            self._torn = False
+            self._kill(TornError())
 
     def _release(self) -> None:
         """The queue pair to ERR, so that nothing uses the memory, which then goes."""

@@ -345,15 +345,23 @@ class Flow:
         """The next message, None if it is not here; EOFError behind the last one, or what ended the
         channel.
         """
+        if not self.has_next():
+            return None
+        message = self._inbox[0]
+        size = len(message) + _TOLL
+        del self._inbox[0]  # from here on no call, behind which an exception of a signal's handler could come
+        self._backlog -= size
+        return message
+
+    def has_next(self) -> bool:
+        """Whether take() returns a message; raises as take()."""
         if self._inbox:
-            message = self._inbox.popleft()
-            self._backlog -= len(message) + _TOLL
-            return message
+            return True
         if self.error is not None:
             raise self.error
         if self.ended:
             raise EOFError("the peer has closed its end of the channel")
-        return None
+        return False
 
     def drop(self) -> None:
         """The program takes no messages any more: those that are here, and that come, are dropped."""

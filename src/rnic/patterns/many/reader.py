@@ -26,6 +26,7 @@ from rnic.patterns.many.layout import (
     Invitation,
     stride,
 )
+from rnic.patterns.revoking import take_back, take_back_async
 from rnic.patterns.wait import left
 from rnic.times import after
 
@@ -185,8 +186,8 @@ class ManyReader(_Reader):
     def serve(self, conn: rnic.Connection) -> None:
         """Let one writer in, and wait until its connection has ended; for rnic.Listener.serve().
 
-        Raises what the connection raises when the writer dies. Raises VerbsError: EBUSY if the writer's
-        process is stopped in the middle of a copy; then its claims are not skipped.
+        Raises what the connection raises when the writer dies. As long as a process of this host is stopped
+        in the middle of a copy, the writer's claims are not skipped, and it does not return.
         """
         writer, region = self._join(), None
         try:
@@ -196,7 +197,7 @@ class ManyReader(_Reader):
                 self._ring()
         finally:
             if region is not None:
-                conn.revoke(region)
+                take_back(conn, region)
             self._leave(writer)
             self._ring()
 
@@ -254,7 +255,7 @@ class AsyncManyReader(_Reader):
                 self._bell.set()
         finally:
             if region is not None:
-                await conn.revoke(region)
+                await take_back_async(conn, region)
             self._leave(writer)
             self._bell.set()
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import struct
-import threading
 from contextlib import suppress
 from random import random
 from time import monotonic
@@ -40,6 +39,7 @@ from rnic.patterns.ports import (
     run,
     run_async,
 )
+from rnic.patterns.turn import Turn
 from rnic.patterns.wait import left
 from rnic.times import after
 
@@ -163,11 +163,14 @@ class Guest:
 
 
 class InThreads(Guest):
-    """A client whose calls wait. Threads may share it, and take turns."""
+    """A client whose calls wait. Threads may share it, and take turns.
+
+    The handler of a signal that comes in the middle of a call gets RuntimeError.
+    """
 
     def __init__(self, port: Port, remote: Window | Region, invitation: bytes) -> None:
         super().__init__(port, remote, invitation)
-        self._turn = threading.Lock()
+        self._turn = Turn("client")
 
     @classmethod
     def over(cls, conn: Connection, timeout: float | None = TIMEOUT) -> Self:
@@ -180,13 +183,8 @@ class InThreads(Guest):
         return cls(ConnectionPort(conn), region, conn.recv(left(until)))
 
     def _run(self, steps: Steps[T], until: float | None) -> T:
-        time_left = left(until)
-        if not self._turn.acquire(timeout=-1 if time_left is None else min(time_left, threading.TIMEOUT_MAX)):
-            raise TimeoutError("another thread was at work here all the time")
-        try:
-            return run(self._port, steps)
-        finally:
-            self._turn.release()
+        busy = TimeoutError("another thread was at work here all the time")
+        return self._turn.run(lambda: run(self._port, steps), left(until), busy)
 
 
 class InTasks(Guest):

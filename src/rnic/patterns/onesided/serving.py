@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from rnic.enums import AccessFlags
 from rnic.patterns.onesided.guest import COUNT, OWNER
 from rnic.patterns.onesided.invitation import Invitation
+from rnic.patterns.revoking import take_back, take_back_async
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -47,8 +48,8 @@ class Shared(Protocol):
 def serve(conn: Connection, shared: Shared) -> None:
     """Let one client in, and wait until its connection has ended; for rnic.Listener.serve().
 
-    What the client says is not heard. Raises what the connection raises when the client dies. Raises
-    VerbsError: EBUSY if the client's process is stopped in the middle of a copy; then nothing is taken back.
+    What the client says is not heard. Raises what the connection raises when the client dies. As long as a
+    process of this host is stopped in the middle of a copy, nothing is taken back, and it does not return.
     """
     try:
         invitation = shared.join()
@@ -63,7 +64,7 @@ def serve(conn: Connection, shared: Shared) -> None:
             pass
     finally:
         if region is not None:
-            conn.revoke(region)
+            take_back(conn, region)
         shared.leave(invitation)
 
 
@@ -82,7 +83,7 @@ async def serve_async(conn: AsyncConnection, shared: Shared) -> None:
             pass
     finally:
         if region is not None:
-            await conn.revoke(region)
+            await take_back_async(conn, region)
         shared.leave(invitation)
 
 

@@ -116,8 +116,8 @@ class Words(WordSteps, InThreads):
             while (found := self._run(self._take(lock, until, holder), until))[1] != self.number:
                 run(self._port, self._later(patience, found[1]))
             yield found[0]
-        finally:  # Ctrl-C may come behind _take() at once
-            if self._holders.get(8 * lock) is holder:
+        finally:  # Ctrl-C may come behind _take() at once, and behind each call; up to add() there is none
+            if 8 * lock in self._holders and self._holders[8 * lock] is holder:
                 self._doubts.add(8 * lock)
                 del self._holders[8 * lock]
                 until = after(timeout)

@@ -75,10 +75,12 @@ class Inbox:
 
     def poll(self) -> None:
         """Take what has come."""
+        self._take(self._waiter.last)  # what an exception has kept from it
         self._take(self._waiter.poll())
 
     def wait(self, timeout: float | None) -> None:
         """Wait for a datagram; raises TimeoutError."""
+        self._take(self._waiter.last)
         self._take(self._waiter.wait(timeout=timeout))
 
     async def wait_async(self) -> None:
@@ -94,4 +96,6 @@ class Inbox:
                 raise QueueError(wc)
             at = wc.wr_id * ROOM
             self._feed.datagram(wc.src_qp, bytes(buf[at : at + wc.byte_len]))
-        self._qp.post_recv([self._receives[wc.wr_id] for wc in found])
+        receives = [self._receives[wc.wr_id] for wc in found]
+        del found[:]  # from here on no call but the next, or they would be posted never, or twice
+        self._qp.post_recv(receives)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import secrets
-import threading
 from contextlib import ExitStack, contextmanager
 from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING, Self, cast
@@ -28,6 +27,7 @@ from rnic.patterns.pubsub.wire import (
     write_notice,
     write_slot,
 )
+from rnic.patterns.turn import Turn
 from rnic.patterns.wait import left
 from rnic.records import Record
 from rnic.times import after
@@ -112,7 +112,7 @@ class Publisher:
         self._epoch, self._qkey = secrets.randbits(64), secrets.randbits(31)
         self.mr = listener.alloc(SLOTS + slots * self._stride)
         """The ring, which subscribers READ."""
-        self._guard = threading.Lock()
+        self._turn = Turn("publisher")
         self._head = self._announced = self._subscribers = 0
         self._ended = self._closed = False
         with ExitStack() as stack:
@@ -163,10 +163,12 @@ class Publisher:
                 f"a message of {long} bytes: this publisher's size is {self._size}; make it with size={long}"
             )
         until = after(timeout)
-        with self._guard:
-            self._check_open()
-            for begin in range(0, len(parts), self._sends.every):
-                self._send(parts[begin : begin + self._sends.every], until)
+        self._turn.run(lambda: self._publish(parts, until))
+
+    def _publish(self, parts: list[memoryview], until: float | None) -> None:
+        self._check_open()
+        for begin in range(0, len(parts), self._sends.every):
+            self._send(parts[begin : begin + self._sends.every], until)
 
     def _send(self, parts: list[memoryview], until: float | None) -> None:
         """As many as one chain takes. A slot's datagram has left when the ticket as many slots before is
@@ -221,13 +223,14 @@ class Publisher:
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
-        with self._guard:
-            self._subscribers += 1
+        self._turn.run(lambda: self._count(1))
         try:
             yield
         finally:
-            with self._guard:
-                self._subscribers -= 1
+            self._turn.run(lambda: self._count(-1))
+
+    def _count(self, more: int) -> None:
+        self._subscribers += more
 
     # ------------------------------------------------------------ the end
 
@@ -235,20 +238,25 @@ class Publisher:
         """Say that no message follows; subscribers get EOFError when they have all of them. A second call
         does nothing.
         """
-        with self._guard:
-            if self._ended:
-                return
-            self._check_open()
-            self._make_room(1, after(timeout))
-            write_notice(self.mr, self._epoch, self._head)
-            self._ended = True
-            self._sends.post([self._datagram(NOTICE, HEADER.size)])
+        until = after(timeout)
+        self._turn.run(lambda: self._end(until))
+
+    def _end(self, until: float | None) -> None:
+        if self._ended:
+            return
+        self._check_open()
+        self._make_room(1, until)
+        write_notice(self.mr, self._epoch, self._head)
+        self._ended = True
+        self._sends.post([self._datagram(NOTICE, HEADER.size)])
 
     def close(self) -> None:
         """Give back the queue pair, and the ring when nobody is connected any more."""
-        with self._guard:
-            self._closed = True
-            self._stack.close()
+        self._turn.run(self._close)
+
+    def _close(self) -> None:
+        self._closed = True
+        self._stack.close()
 
     def __enter__(self) -> Self:
         return self

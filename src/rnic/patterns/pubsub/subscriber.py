@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import threading
 from contextlib import ExitStack, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
@@ -15,6 +14,7 @@ from rnic.patterns.ports import AsyncPort, ConnectionPort, Look, Piece, Sleep, S
 from rnic.patterns.pubsub.datagrams import Inbox, check_device
 from rnic.patterns.pubsub.feed import FIRST, Feed, SubscriberStatistics
 from rnic.patterns.pubsub.wire import SLOTS, Welcome
+from rnic.patterns.turn import Turn
 from rnic.patterns.wait import How, left
 from rnic.times import after
 
@@ -225,7 +225,7 @@ class Subscriber(_Subscriber):
     def __init__(self, conn: rnic.Connection, region: Region, data: bytes, **options: Any) -> None:
         super().__init__(conn, region, data, **options)
         self._port = _ThreadPort(conn, self._inbox)
-        self._turn = threading.Lock()
+        self._turn = Turn("subscriber")
 
     @classmethod
     def over(
@@ -264,19 +264,21 @@ class Subscriber(_Subscriber):
     def get(self, timeout: float | None = None) -> bytes:
         """The next message; waits for it.
 
-        Raises MissedError for messages that are gone; the next call goes on behind them. TimeoutError: a call
+        Raises RuntimeError while another call runs, in another thread or below the handler of a signal.
+        MissedError for messages that are gone; the next call goes on behind them. TimeoutError: a call
         that READs what was lost may take 0.1 s longer than its timeout. EOFError behind the publisher's
         end(). LiarError if what the publisher's ring says cannot be. When the publisher has died, what the
         connection raises, a ConnectionError, at most `quiet` seconds after the connection has found out.
         """
-        if not self._turn.acquire(blocking=False):
-            raise RuntimeError("another thread is in get(): give each thread a subscriber of its own")
+        until = after(timeout)
+        busy = RuntimeError("another thread is in get(): give each thread a subscriber of its own")
         try:
-            return run(self._port, self._get(after(timeout)))
+            return self._turn.run(lambda: self._next(until), 0, busy)
         except EOFError as error:
             raise self._end(error) from None
-        finally:
-            self._turn.release()
+
+    def _next(self, until: float | None) -> bytes:
+        return run(self._port, self._get(until))
 
     def _end(self, error: EOFError) -> Exception:
         return error if self._feed.ended else ConnectionError(_GONE)
@@ -301,7 +303,7 @@ class Subscriber(_Subscriber):
 class AsyncSubscriber(_Subscriber):
     """A subscriber of a task of asyncio; asyncio.timeout() limits its calls.
 
-    async with await rnic.aio.connect(host, port) as conn, await AsyncSubscriber.over(conn) as subscriber:
+    async with rnic.aio.connect(host, port) as conn, await AsyncSubscriber.over(conn) as subscriber:
         async for message in subscriber:
             ...
     """

@@ -83,7 +83,7 @@ class AsyncClient:
             await self._messages.send(frame)
             return await waiter
         except UNSENT:
-            self._asking.unsent(number)
+            self._asking.over_with(number)
             raise
         finally:
             if not waiter.done() or waiter.cancelled():

@@ -42,7 +42,6 @@ class Asking(Generic[T]):
             )
         self.limit, self._window, self.max_body = limit, window, max_body
         self._waiting: dict[int, tuple[T | None, int]] = {}
-        self._bytes = 0
         self._last = 0
         self._leaving: str | None = None
 
@@ -66,7 +65,10 @@ class Asking(Generic[T]):
 
     def has_room(self, nbytes: int) -> bool:
         """Whether a call of so many bytes may begin."""
-        return not self._waiting or (len(self._waiting) < self.limit and self._bytes + nbytes <= self._window)
+        if not self._waiting:
+            return True
+        waiting = sum([of for _, of in self._waiting.values()])
+        return len(self._waiting) < self.limit and waiting + nbytes <= self._window
 
     def begin(self, method: str, body: bytes, left: float | None, waiter: T) -> tuple[int, bytes]:
         """A call: its number and frame. `left`: seconds to the deadline."""
@@ -78,13 +80,15 @@ class Asking(Generic[T]):
         frame = Call(number, micro, method, body).pack()
         self._last = number
         self._waiting[number] = waiter, nbytes
-        self._bytes += nbytes
         return number, frame
 
-    def unsent(self, number: int) -> None:
-        """It did not go, so that no answer comes."""
-        _, nbytes = self._waiting.pop(number, (None, 0))
-        self._bytes -= nbytes
+    def number_of(self, waiter: T) -> int:
+        """The number of the call that somebody waits for; 0 if there is none."""
+        return next((number for number, (one, _) in self._waiting.items() if one is waiter), 0)
+
+    def over_with(self, number: int) -> None:
+        """No answer comes any more: it has come, or the call did not go."""
+        self._waiting.pop(number, None)
 
     def give_up(self, number: int) -> bytes | None:
         """Nobody waits for the call any more; the frame that says so, None if it was answered."""
@@ -95,6 +99,12 @@ class Asking(Generic[T]):
 
     def answer(self, data: bytes) -> tuple[T | None, Reply | Failure]:
         """A message has come: who waits for it, and what it says; LiarError."""
+        waiter, frame = self.find(data)
+        self.over_with(frame.number)
+        return waiter, frame
+
+    def find(self, data: bytes) -> tuple[T | None, Reply | Failure]:
+        """As answer(), and the call goes on to wait, until over_with()."""
         frame = parse(data)
         if not isinstance(frame, Reply | Failure):
             raise LiarError("the server sent a frame that clients send")
@@ -105,9 +115,7 @@ class Asking(Generic[T]):
             if isinstance(frame, Failure) and frame.status == Status.CANCELLED:
                 return None, frame  # the CANCEL and the answer have crossed
             raise LiarError(f"the server answered call {frame.number}, which does not wait")
-        waiter, nbytes = self._waiting.pop(frame.number)
-        self._bytes -= nbytes
-        return waiter, frame
+        return self._waiting[frame.number][0], frame
 
     def over(self) -> Exception:
         """What calls raise that have no answer when the server closes its end."""
@@ -123,7 +131,6 @@ class Asking(Generic[T]):
         """No answer comes any more: who waited."""
         waiting = self.waiters()
         self._waiting.clear()
-        self._bytes = 0
         return waiting
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Self
 from rnic.patterns.cursor import LiarError
 from rnic.patterns.rpc.calls import Asking
 from rnic.patterns.rpc.errors import DeadlineError, as_exception
-from rnic.patterns.rpc.frames import Reply
+from rnic.patterns.rpc.frames import Failure, Reply
+from rnic.patterns.turn import Turn
 from rnic.patterns.wait import left
 from rnic.times import after
 
@@ -30,7 +32,6 @@ class Future:
 
     def __init__(self, client: Client, method: str, until: float | None) -> None:
         self._client, self._method, self._until = client, method, until
-        self._number = 0
         self._reply: bytes | None = None
         self._error: BaseException | None = None
 
@@ -45,8 +46,9 @@ class Future:
         is over; concurrent.futures.CancelledError after cancel(); TimeoutError after `timeout` seconds,
         when the call goes on; or what the connection raises.
         """
+        until = after(timeout)
         if not self.done():
-            self._client._wait(self, after(timeout))
+            self._client._in_turn(lambda: self._client._wait(self, until))
         if self._error is not None:
             raise self._error
         assert self._reply is not None
@@ -59,7 +61,8 @@ class Future:
         """
         if self.done():
             return False
-        self._client._give_up(self, CancelledError(f"{self._method}: it was cancelled"))
+        error = CancelledError(f"{self._method}: it was cancelled")
+        self._client._in_turn(lambda: self._client._give_up(self, error))
         return True
 
     def _end(self, reply: bytes | None, error: BaseException | None = None) -> None:
@@ -84,8 +87,11 @@ class Client:
     ) -> None:
         self._messages = messages
         self._asking: Asking[Future] = Asking(limit, window, max_body)
+        self._turn = Turn("client")
         self._error: BaseException | None = None
         self._untold: deque[bytes] = deque()  # CANCELs that did not go
+        self._came: tuple[bytes, int] | None = None
+        """An answer, and the call that it has ended, or -1: what an exception has broken off goes on so."""
 
     def __repr__(self) -> str:
         return f"<Client: {self.outstanding} calls outstanding, by {self._messages!r}>"
@@ -110,31 +116,50 @@ class Client:
         nbytes = self._asking.check(method, body)
         future = Future(self, method, until)
         try:
-            self._tell(left(until))
-            while not self._asking.has_room(nbytes):
-                self._look(until)
-            self._check()
-            remaining = left(until)
-            future._number, frame = self._asking.begin(method, body, remaining, future)
-            self._send(future, frame, remaining)
+            self._in_turn(lambda: self._begin(future, body, nbytes))
         except DeadlineError:
             raise
         except TimeoutError:
             raise DeadlineError(f"{method}: the call did not go within {timeout} s") from None
         return future
 
+    def _in_turn(self, call: Callable[[], None]) -> None:
+        self._turn.run(call, 0, RuntimeError("another thread uses this client: one at a time may"))
+
+    def _begin(self, future: Future, body: bytes, nbytes: int) -> None:
+        until = future._until
+        try:
+            self._tell(left(until))
+            while not self._asking.has_room(nbytes):
+                self._look(until)
+            self._check()
+            remaining = left(until)
+            _, frame = self._asking.begin(future._method, body, remaining, future)
+            self._send(future, frame, remaining)
+        except TimeoutError:
+            raise
+        except BaseException:  # of a handler of a signal, perhaps: it may yet go, and then it is answered
+            self._withdraw(future)
+            raise
+
     def _send(self, future: Future, frame: bytes, timeout: float | None) -> None:
         try:
             self._messages.send(frame, timeout)
         except UNSENT:
-            self._asking.unsent(future._number)
+            self._asking.over_with(self._asking.number_of(future))
             raise
-        except BaseException as error:  # it may yet go, and then it is answered
-            if (cancel := self._asking.give_up(future._number)) is not None:
-                self._untold.append(cancel)
-            if isinstance(error, OSError) and not isinstance(error, TimeoutError):
+        except OSError as error:
+            self._withdraw(future)
+            if not isinstance(error, TimeoutError):
                 self._fail(error)
             raise
+
+    def _withdraw(self, future: Future) -> bool:
+        """Nobody waits for the call any more, if it waits; the server is to be told."""
+        cancel = self._asking.give_up(self._asking.number_of(future))
+        if cancel is not None:
+            self._untold.append(cancel)
+        return cancel is not None
 
     def _wait(self, future: Future, until: float | None) -> None:
         """Until it is done, or TimeoutError."""
@@ -150,8 +175,7 @@ class Client:
 
     def _give_up(self, future: Future, error: BaseException) -> None:
         future._end(None, error)
-        if self._error is None and (frame := self._asking.give_up(future._number)) is not None:
-            self._untold.append(frame)
+        if self._error is None and self._withdraw(future):
             with suppress(OSError):  # it goes ahead of the next call
                 self._tell(0)
 
@@ -165,25 +189,34 @@ class Client:
         """Take the next answer; TimeoutError."""
         self._check()
         try:
-            message = self._messages.recv(left(until))
+            if self._came is None:
+                self._came = self._messages.recv(left(until)), -1
         except TimeoutError:
             raise
         except (EOFError, OSError) as error:
             self._fail(self._asking.over() if isinstance(error, EOFError) else error)
             self._check()
             raise
+        message, ended = self._came
+        if ended < 0:
+            ended = self._take(message)
+            self._came = message, ended
+        self._asking.over_with(ended)
+        self._came = None
+
+    def _take(self, message: bytes) -> int:
+        """End the call that it answers; its number. A second time does nothing."""
         try:
-            waiter, answer = self._asking.answer(message)
+            waiter, answer = self._asking.find(message)
         except LiarError as error:
             self._fail(error)
             self._messages.abort(str(error))
             raise
-        if waiter is None:
-            return
-        if isinstance(answer, Reply):
+        if waiter is not None and isinstance(answer, Reply):
             waiter._end(answer.body)
-        else:
+        elif waiter is not None and isinstance(answer, Failure):
             waiter._end(None, as_exception(answer.status, answer.kind, answer.text))
+        return answer.number
 
     def _fail(self, error: BaseException) -> None:
         """No answer comes any more."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from errno import EADDRINUSE, EADDRNOTAVAIL, EINVAL, EOPNOTSUPP
 from time import monotonic_ns
@@ -19,14 +20,16 @@ from rnic.rdmacm.ibcm.link import Link
 from rnic.rdmacm.ibcm.lookup import IbLookup
 from rnic.rdmacm.ibcm.ports import Ports
 from rnic.rdmacm.ibcm.processes import Meetings
-from rnic.rdmacm.ibcm.unsettled import Port, Unsettled
+from rnic.rdmacm.ibcm.unsettled import Port, Shared, Unsettled
 from rnic.rdmacm.names import EventType
 from rnic.rdmacm.service import Claim, ConnectionService, Refusal
 from rnic.verbs.ah import GID, AHAttr
 from rnic.wire import PortSpace, RejReason, SidrStatus, service_id
 from rnic.wire.cm_names import name_of
+from rnic.wording import port_taken
 
 if TYPE_CHECKING:
+    from rnic._nic import nic
     from rnic.rdmacm.agent import Agent
     from rnic.rdmacm.cm_id import CmId
     from rnic.rdmacm.sockaddr import IP, Inet
@@ -42,7 +45,7 @@ class Served:
     def choose(self, ip: IP) -> CmId | None:
         """The id for a request to this address: one that listens at exactly this address goes first."""
         exact = [one for one in self.ids if one.local.ip == ip]
-        every = [one for one in self.ids if one.local.ip.is_unspecified]
+        every = [one for one in self.ids if one.local.ip.is_unspecified and one.is_among(ip, one.local)]
         return next(iter(exact + every), None)
 
 
@@ -50,6 +53,7 @@ class IbService(ConnectionService):
     """The communication manager of a device, with datagrams and a clock."""
 
     name = "InfiniBand's communication manager"
+    lets_in = True
 
     def __init__(self, agent: Agent) -> None:
         context = agent.context
@@ -68,6 +72,7 @@ class IbService(ConnectionService):
             self.ports = Ports(agent.context)
             self.cm = cm.IbCm(agent.context.cm_slot(), agent.attr.node_guid)
             self.unsettled = Unsettled(self.cm.table)
+            self._shared = Shared()
             self.meetings = Meetings(agent, self.cm, self.gsi)
             undo.pop_all()
 
@@ -78,12 +83,24 @@ class IbService(ConnectionService):
 
     def claim(self, one: CmId, local: Inet, port: int) -> Claim:
         """Bind a port, by the name that its listener has on this host."""
+        return self._shared.take(one, local, port, lambda: self._named(one, local, port, self.ports.claim))
+
+    def claim_beside(self, one: CmId) -> Claim:
+        """The same for an id that has the port already, at all addresses of the host."""
+        local, port = one.local, one.local.port
+        return self._shared.take(
+            one, local, port, lambda: self._named(one, local, port, self.ports.claim_beside)
+        )
+
+    def _named(
+        self, one: CmId, local: Inet, port: int, claim: Callable[[CmId, Inet, int], nic.Listener]
+    ) -> Port:
         try:
-            name = self.ports.claim(one, local, port)
+            name = claim(one, local, port)
         except VerbsError as error:
             if error.errno != EADDRINUSE or not self.unsettled.give_up(service_id(one.ps, port)):
                 raise
-            name = self.ports.claim(one, local, port)
+            name = claim(one, local, port)
         return Port(name, self.unsettled)
 
     def take_port(self, ps: PortSpace, ip: IP, verb: str) -> int:
@@ -118,6 +135,8 @@ class IbService(ConnectionService):
         """Deliver requests for the id's service to it from now on."""
         wanted = service_id(one.ps, one.local.port)
         served = self.served.get(wanted)
+        if served is not None and any(each.local == one.local for each in served.ids):
+            raise VerbsError(EADDRINUSE, port_taken(str(one.local.ip), one.local.port), "listen")
         if served is None:
             self.unsettled.serve(wanted)
             listener = self.cm.listen(wanted, monotonic_ns())

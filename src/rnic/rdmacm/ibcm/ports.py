@@ -32,10 +32,11 @@ if TYPE_CHECKING:
     from rnic.rdmacm.cm_id import CmId
 
 BLOCK = 32
-_MARK = 1 << 63  # makes the service id of a block: no port has it
+BLOCK_MARK = 1 << 63  # makes the service id of a block: no port has it
 
 
-def _first_of(port: int) -> int:
+def first_of(port: int) -> int:
+    """The first port of the block that a port is in."""
     return port - port % BLOCK
 
 
@@ -63,6 +64,10 @@ class Ports:
             raise
         return claim
 
+    def claim_beside(self, one: CmId, local: Inet, port: int) -> nic.Listener:
+        """The same for an id that has the port already, at all addresses of the host."""
+        return self._claim(one, local, port, reuse=True)
+
     def _claim(self, one: CmId, local: Inet, port: int, reuse: bool) -> nic.Listener:
         afonly = bool(one.options.get(Option.AFONLY))
         try:
@@ -84,7 +89,7 @@ class Ports:
     def take(self, ps: PortSpace, ip: IP, verb: str) -> int:
         """Take a port for outgoing connections; requests to it are refused until give()."""
         for port in self._candidates(ps, ip):
-            block = self._block(ps, ip, _first_of(port))
+            block = self._block(ps, ip, first_of(port))
             if block is None or port in block.used:
                 continue
             try:
@@ -93,9 +98,9 @@ class Ports:
                     return port
             except BaseException:  # from the handler of a signal, for instance
                 block.used.discard(port)
-                self._drop_if_empty(ps, ip, _first_of(port))
+                self._drop_if_empty(ps, ip, first_of(port))
                 raise
-            self._drop_if_empty(ps, ip, _first_of(port))
+            self._drop_if_empty(ps, ip, first_of(port))
         raise VerbsError(EADDRNOTAVAIL, f"{TRIES} ports of {ip} are all in use", verb)
 
     def _candidates(self, ps: PortSpace, ip: IP) -> Iterator[int]:
@@ -115,7 +120,7 @@ class Ports:
         block = self._blocks.get((ps, ip, first))
         if block is None:
             try:
-                claim = self._context.cm_listen(_MARK | service_id(ps, first), GID(ip), hold=True)
+                claim = self._context.cm_listen(BLOCK_MARK | service_id(ps, first), GID(ip), hold=True)
             except VerbsError as error:
                 if error.errno != EADDRINUSE:
                     raise
@@ -138,9 +143,9 @@ class Ports:
 
     def give(self, ps: PortSpace, ip: IP, port: int) -> None:
         """Return a port that take() gave out."""
-        if (block := self._blocks.get((ps, ip, _first_of(port)))) is not None:
+        if (block := self._blocks.get((ps, ip, first_of(port)))) is not None:
             block.used.discard(port)
-            self._drop_if_empty(ps, ip, _first_of(port))
+            self._drop_if_empty(ps, ip, first_of(port))
 
     def _drop_if_empty(self, ps: PortSpace, ip: IP, first: int) -> None:
         block = self._blocks[ps, ip, first]
@@ -148,11 +153,15 @@ class Ports:
             block.claim.close()
             self._blocks.pop((ps, ip, first), None)
 
+    def has_block(self, ps: PortSpace, ip: IP, port: int) -> bool:
+        """Whether the port's block is this process', at an address of the device."""
+        return (ps, ip, first_of(port)) in self._blocks
+
     def may_bind(self, ps: PortSpace, ip: IP, port: int) -> bool:
         """Whether no process uses the port for outgoing connections. All ports of another's block count as
         used.
         """
-        block = self._blocks.get((ps, ip, _first_of(port)))
+        block = self._blocks.get((ps, ip, first_of(port)))
         if block is not None:
             return port not in block.used
-        return self._is_free(_MARK | service_id(ps, _first_of(port)), ip)
+        return self._is_free(BLOCK_MARK | service_id(ps, first_of(port)), ip)

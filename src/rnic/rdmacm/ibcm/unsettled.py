@@ -9,15 +9,21 @@ repeats a request, whether the program answers or not.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 import rnic.cm as cm
 from rnic.cm.ib_cm import ANSWER_KEPT_NS
+from rnic.rdmacm.names import Option
 from rnic.records import Record
+from rnic.wire import service_id
 
 if TYPE_CHECKING:
     from rnic._nic import nic
+    from rnic.rdmacm.cm_id import CmId
+    from rnic.rdmacm.service import Claim
+    from rnic.rdmacm.sockaddr import IP, Inet
 
 _OPEN = (*cm.HALF_OPEN, cm.State.SIDR_REQ_RCVD)
 
@@ -96,6 +102,44 @@ class Port:
         if self._name is not None:
             self._unsettled.keep(self._name, monotonic_ns())
             self._name = None
+
+
+class Shared:
+    """Ports that several ids of this process have at the same address, with REUSEADDR all of them."""
+
+    def __init__(self) -> None:
+        self._ports: dict[tuple[int, IP, bool], tuple[Port, int]] = {}  # and how many have it
+
+    def take(self, one: CmId, local: Inet, port: int, claim: Callable[[], Port]) -> Claim:
+        """The port of an id: with REUSEADDR another id's, if that one shares it; else a new one."""
+        if not one.options.get(Option.REUSEADDR):
+            return claim()
+        key = service_id(one.ps, port), local.ip, bool(one.options.get(Option.AFONLY))
+        there, count = self._ports.get(key) or (claim(), 0)
+        self._ports[key] = there, count + 1
+        return _Share(self, key)
+
+    def give(self, key: tuple[int, IP, bool]) -> None:
+        """An id has it no more; the last one gives it back."""
+        port, count = self._ports.pop(key)
+        if count > 1:
+            self._ports[key] = port, count - 1
+        else:
+            port.close()
+
+
+class _Share:
+    """What an id has of such a port."""
+
+    def __init__(self, shared: Shared, key: tuple[int, IP, bool]) -> None:
+        self._shared: Shared | None = shared
+        self._key = key
+
+    def close(self) -> None:
+        """Give it back; a second call does nothing."""
+        shared, self._shared = self._shared, None
+        if shared is not None:
+            shared.give(self._key)
 
 
 def _service(one: cm.Exchange) -> int | None:

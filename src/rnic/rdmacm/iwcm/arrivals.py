@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from select import EPOLLIN
 from time import monotonic_ns
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ from rnic.verbs.ece import ECE
 if TYPE_CHECKING:
     from rnic.rdmacm.cm_id import CmId
     from rnic.rdmacm.iwcm.manager import IwService
+    from rnic.rdmacm.reactor import Reactor
 
 _log = Log("rnic.rdmacm")
 
@@ -37,15 +39,24 @@ _MOST_DEPTH = 254  # 255 is MAX_RESP_RES
 
 
 class Listening:
-    """A socket of an id that listens, and the connections of it that have not sent their requests yet."""
+    """A socket of an id that listens, and the connections of it that have not sent their requests yet.
 
-    def __init__(self, service: IwService, listener: CmId, sock: socket.socket) -> None:
-        self.service, self.listener, self.sock = service, listener, sock
+    `service_of` says which device a connection is for. If it has none, it raises VerbsError.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        listener: CmId,
+        sock: socket.socket,
+        service_of: Callable[[socket.socket], IwService],
+    ) -> None:
+        self._reactor, self.listener, self.sock, self._service_of = reactor, listener, sock, service_of
         self._arrivals: dict[Arrival, None] = {}  # the oldest first
         self._new: tuple[socket.socket, SockAddr] | None = None  # that nobody looks after yet, and its peer
         self._spare = sockets.Spare()
         self._warned = False
-        service.watch(self, EPOLLIN)
+        reactor.watch(self, EPOLLIN)
 
     def __repr__(self) -> str:
         return f"<Listening for {self.listener!r}>"
@@ -78,31 +89,45 @@ class Listening:
         for _ in range(_AT_ONCE):
             if not self._spare.refuse(self.sock):
                 break
-            self.service.dropped["no descriptor or memory"] += 1
-        self.service.unwatch(self)
-        self.service.timers.at(monotonic_ns() + _PAUSE_NS, self._go_on)
+            self._reactor.dropped["no descriptor or memory"] += 1
+        self._reactor.unwatch(self)
+        self._reactor.timers.at(monotonic_ns() + _PAUSE_NS, self._go_on)
 
     def _begin(self) -> None:
         assert self._new is not None
         if len(self._arrivals) >= self.listener.admission.max_half_open:
             next(iter(self._arrivals)).give_way()
-        arrival = Arrival(self, *self._new)
+        sock, peer = self._new
+        try:
+            service = self._service_of(sock)
+        except OSError as error:
+            _log.info("%r refuses a connection: %s", self.listener, error)
+            self._reactor.dropped["no device for its address"] += 1
+            sockets.abort(sock)
+            self._new = None
+            return
+        arrival = Arrival(self, service, sock, peer)
         guests.came(arrival)
         self._arrivals[arrival] = None
-        self.service.todo[arrival.line] = EPOLLIN
+        arrival.came()
+        service.todo[arrival.line] = EPOLLIN
         self._new = None
+        if service is not self._reactor:
+            service.agent.flush()
 
     def _go_on(self, _now: int) -> None:
         if self.sock.fileno() >= 0:
-            self.service.watch(self, EPOLLIN)
+            self._reactor.watch(self, EPOLLIN)
 
     def forget(self, arrival: Arrival) -> None:
         """A connection is nothing of the listener's any more."""
-        self._arrivals.pop(arrival, None)
+        if arrival in self._arrivals:
+            del self._arrivals[arrival]
+            arrival.gone()
 
     def close(self) -> None:
         """Take no more, and let those go that have not asked yet."""
-        self.service.unwatch(self)
+        self._reactor.unwatch(self)
         while self._arrivals:
             next(iter(self._arrivals)).close()
         if self._new is not None:
@@ -114,21 +139,29 @@ class Listening:
 class Arrival:
     """A connection whose request has not come yet."""
 
-    def __init__(self, listening: Listening, sock: socket.socket, peer: SockAddr) -> None:
-        self._listening, self._peer = listening, sockets.where_is(peer)
+    def __init__(self, listening: Listening, service: IwService, sock: socket.socket, peer: SockAddr) -> None:
+        self._listening, self._service, self._peer = listening, service, sockets.where_is(peer)
         sock.setblocking(False)
         self._child: CmId | None = None  # that is being made
-        startup = mpa.Startup(listening.service.options)
+        startup = mpa.Startup(service.options)
         now = monotonic_ns()
         startup.await_request(now, now + REQUEST_NS)
-        self.line = Line(listening.service, sock, startup, self)
+        self.line = Line(service, sock, startup, self)
 
     def __repr__(self) -> str:
         return f"<Arrival at {self._listening.listener!r}>"
 
+    def came(self) -> None:
+        """Its device is in use from now on,"""
+        self._service.agent.came()
+
+    def gone(self) -> None:
+        """and by it no more."""
+        self._service.agent.gone()
+
     def told(self, line: Line, event: mpa.Event) -> None:
         """The request has come, or never will."""
-        service = self._listening.service
+        service = self._service
         if event.type is mpa.EventType.REQUEST:
             self._ask(line, event)
             service.received["REQUEST"] += 1
@@ -168,12 +201,12 @@ class Arrival:
     def _refuse(self, line: Line) -> None:
         if line.startup.state is mpa.State.REQ_RCVD:
             line.startup.send_reject(b"", monotonic_ns())
-            self._listening.service.sent["REJECT"] += 1
+            self._service.sent["REJECT"] += 1
         line.push()
         self.close()
 
     def _let_in(self, line: Line, event: mpa.Event) -> None:
-        listener, service = self._listening.listener, self._listening.service
+        listener, service = self._listening.listener, self._service
         child = self._child = listener.spawn()
         child.use(service.agent)
         conversation = IwConnection(child, service, line)

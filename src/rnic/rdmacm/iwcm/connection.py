@@ -31,7 +31,7 @@ from rnic.verbs.qp import QP, QPAttr
 if TYPE_CHECKING:
     from rnic.rdmacm.cm_id import CmId
     from rnic.rdmacm.iwcm.manager import IwService
-    from rnic.rdmacm.iwcm.timers import Timer
+    from rnic.rdmacm.timers import Timer
     from rnic.verbs.stream import StreamEvent
 
 _log = Log("rnic.rdmacm")

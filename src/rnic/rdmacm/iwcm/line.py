@@ -18,7 +18,7 @@ from rnic.rdmacm.iwcm.guests import guests
 
 if TYPE_CHECKING:
     from rnic.rdmacm.iwcm.manager import IwService
-    from rnic.rdmacm.iwcm.timers import Timer
+    from rnic.rdmacm.timers import Timer
 
 _ENDS = EPOLLRDHUP | EPOLLHUP | EPOLLERR
 

@@ -7,10 +7,9 @@ import select
 import socket
 from collections import Counter, deque
 from collections.abc import Callable
-from contextlib import suppress
 from errno import EACCES, ECONNREFUSED, EHOSTUNREACH, ENETUNREACH, EOPNOTSUPP, EPROTO
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import rnic.mpa as mpa
 from rnic._nic import nic
@@ -22,8 +21,8 @@ from rnic.rdmacm.iwcm import sockets
 from rnic.rdmacm.iwcm.arrivals import Listening
 from rnic.rdmacm.iwcm.connection import IwConnection
 from rnic.rdmacm.iwcm.ports import Bound, Ports
-from rnic.rdmacm.iwcm.timers import Timers
 from rnic.rdmacm.names import EventType
+from rnic.rdmacm.reactor import Reactor, Watched
 from rnic.rdmacm.service import Claim, ConnectionService, Refusal
 from rnic.wire import PortSpace
 
@@ -36,7 +35,8 @@ if TYPE_CHECKING:
 _log = Log("rnic.rdmacm")
 
 _SILENCE = {
-    0: "TCP gets no answer: the host is down, a firewall drops the packets, or its program does not answer",
+    0: "TCP gets no answer: the host is down, a firewall drops the packets, or its program has not "
+    "accepted the connection yet",
     EACCES: "this host's routes or firewall prohibit connections to it",
     EHOSTUNREACH: "ICMP or the kernel says that the host is unreachable: it is down, or a router or firewall "
     "rejects packets to it",
@@ -45,7 +45,6 @@ _SILENCE = {
 _NO_MPA = (
     "what listens there does not speak iWARP (MPA), or wants what this end does not have: check the port"
 )
-_AT_ONCE = 64  # descriptors that are looked at before others have a turn
 
 
 def serves(one: CmId) -> bool:
@@ -53,21 +52,7 @@ def serves(one: CmId) -> bool:
     return one.ps is PortSpace.TCP and one.qp_type is QPType.RC
 
 
-class Watched(Protocol):
-    """Something with a socket that the service polls."""
-
-    @property
-    def sock(self) -> socket.socket | None:
-        """The socket."""
-
-    def fileno(self) -> int:
-        """The descriptor."""
-
-    def ready(self, events: int) -> None:
-        """The descriptor has events of epoll."""
-
-
-class IwService(ConnectionService):
+class IwService(Reactor, ConnectionService):
     """TCP connections and start-ups of a device."""
 
     name = "iWARP"
@@ -82,36 +67,33 @@ class IwService(ConnectionService):
                 "only verbs are"
             )
             raise VerbsError(EOPNOTSUPP, text, "open_device")
+        super().__init__(agent.mistake)
         self.agent = agent
         self.options = mpa.Options(crc=nic.env_mpa_crc(), most_ird=agent.attr.max_qp_rd_atom)
         self.ports = Ports(agent.ifindex)
-        self.timers = Timers(agent.mistake)
         self.streams: dict[int, IwConnection] = {}
         """By the numbers of their queue pairs: what the device is to report the end of."""
-        self.todo: dict[Watched, int] = {}
-        """Whose ready() is to be called by work() or settle(), and with which events."""
         self.sent: Counter[str] = Counter()
         self.received: Counter[str] = Counter()
         """Frames of the start-up, by kind."""
-        self.dropped: Counter[str] = Counter()
-        """Connections to listeners that have sent no request, by reason."""
         self.retried = 0
         """Peers that were asked again in revision 1."""
         self._bound: dict[CmId, Bound] = {}
         self._listening: dict[CmId, list[Listening]] = {}
-        self._watched: dict[int, Watched] = {}
         self._reports: deque[tuple[CmId, Callable[..., None], tuple[Any, ...]]] = deque()
         self._reported: object = None  # the first of them, when that is done
         self._is_settling = False
-        self._failed: Watched | None = None  # once: it is tried again
         self._end: StreamEvent | None = None  # that is being handled
         self._ends = context.stream_fileno()
-        self._epoll = select.epoll()
         try:
             self._epoll.register(self._ends, select.EPOLLIN)
         except BaseException:
             self._epoll.close()
             raise
+
+    def is_lasting(self, one: Watched) -> bool:
+        """A listener stays."""
+        return isinstance(one, Listening)
 
     def __repr__(self) -> str:
         return f"<IwService, {len(self.streams)} streams, {len(self._watched)} sockets>"
@@ -166,7 +148,7 @@ class IwService(ConnectionService):
         try:
             for sock in claim.sockets if claim is not None else ():
                 sockets.listen(sock, "listen")
-                listening.append(Listening(self, one, sock))
+                listening.append(Listening(self, one, sock, lambda _: self))
         except BaseException:
             for each in listening:
                 each.close()
@@ -186,7 +168,7 @@ class IwService(ConnectionService):
                 continue
             claim.sockets.append(sock)
             sockets.listen(sock, "listen")
-            listening.append(Listening(self, one, sock))
+            listening.append(Listening(self, one, sock, lambda _: self))
 
     def unlisten(self, one: CmId) -> None:
         """Take no more: peers are refused by the kernel from now on."""
@@ -212,7 +194,7 @@ class IwService(ConnectionService):
             dropped=dict(self.dropped),
         )
 
-    def silence(self, code: int) -> str:
+    def silence(self, code: int, dst: IP | None) -> str:  # noqa: ARG002 - as of RoCE
         """Why TCP makes no connection."""
         return _SILENCE.get(code, _SILENCE[0])
 
@@ -237,7 +219,7 @@ class IwService(ConnectionService):
             return
         self._is_settling = True
         try:
-            self._do()
+            self.do()
             self._tell()
         finally:
             self._is_settling = False
@@ -256,42 +238,7 @@ class IwService(ConnectionService):
             if self._reports and self._reports[0] is entry:  # unless the call has destroyed the id
                 self._reports.popleft()
 
-    def _do(self) -> None:
-        while self.todo:
-            one = next(iter(self.todo))
-            try:
-                one.ready(self.todo[one])
-            except MemoryError:
-                raise
-            except Exception as error:
-                self.agent.mistake(f"{one!r}", error)
-                if self._failed is not one:  # perhaps it came from a signal's handler
-                    self._failed = one
-                    continue
-                if not isinstance(one, Listening):  # it costs this connection, not all the ids of the device
-                    self.unwatch(one)
-            self._failed = None
-            self.todo.pop(one, None)
-
     # ------------------------------------------------------------------ for the agent
-
-    def watch(self, one: Watched, events: int) -> None:
-        """Call one.ready() when its descriptor has events of epoll."""
-        fd = one.fileno()
-        self._watched[fd] = one
-        try:
-            self._epoll.modify(fd, events)
-        except FileNotFoundError:
-            self._epoll.register(fd, events)
-
-    def unwatch(self, one: Watched) -> None:
-        """Do not call it any more. A second call does nothing."""
-        fd = one.fileno()
-        if self._watched.get(fd) is one:
-            if not self._epoll.closed:
-                with suppress(FileNotFoundError):  # memory was short just behind this
-                    self._epoll.unregister(fd)
-            del self._watched[fd]
 
     def descriptors(self) -> list[int]:
         """All sockets, and the device's reports, in one."""
@@ -303,17 +250,11 @@ class IwService(ConnectionService):
 
     def work(self) -> bool:
         """Handle what the device reports, what has come, and what is due."""
-        if self._end is not None:
-            self._take_ends()
-        found = self._epoll.poll(0, _AT_ONCE)
-        for fd, events in found:
-            if fd == self._ends:
-                self._take_ends()
-            elif (one := self._watched.get(fd)) is not None:
-                self.todo[one] = self.todo.get(one, 0) | events
-        self._do()
+        self._take_ends()
+        more = self.look()
+        self.do()
         self.timers.fire(monotonic_ns())
-        return len(found) == _AT_ONCE
+        return more
 
     def _take_ends(self) -> None:
         while (event := self._end or self.agent.context.next_stream_event()) is not None:
@@ -337,11 +278,8 @@ class IwService(ConnectionService):
 
     def close_descriptors(self) -> None:
         """Sockets, and what polls them; also in a forked child, whose descriptors are copies."""
-        self._epoll.close()
+        self.close_watched()
         self.ports.close()
-        for one in self._watched.values():
-            if one.sock is not None:
-                one.sock.close()
         for claim in self._bound.values():
             for sock in claim.sockets:
                 sock.close()

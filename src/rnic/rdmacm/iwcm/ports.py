@@ -53,7 +53,8 @@ class Ports:
         self._taken: dict[tuple[IP, int], socket.socket] = {}
 
     def claim(self, one: CmId, local: Inet, port: int) -> list[socket.socket]:
-        """Sockets at the id's address, or at all addresses of the interface of its family.
+        """Sockets at the id's address, or at all addresses of the interface of its family: none while it has
+        none of that family, as address_came() adds later ones.
 
         Raises VerbsError: EADDRINUSE if any process has the port at one of them.
         """
@@ -66,9 +67,6 @@ class Ports:
                     if error.errno != EADDRNOTAVAIL or not local.ip.is_unspecified:
                         raise
             undo.pop_all()
-        if not found:
-            text = f"the network interface has no address of IPv{local.ip.version}"
-            raise VerbsError(EADDRNOTAVAIL, text, "bind_addr")
         return found
 
     def bound(self, one: CmId, ip: IP, port: int) -> socket.socket:
@@ -82,11 +80,11 @@ class Ports:
             return [local.ip]
         # An interface may have one several times, with other prefixes.
         own = dict.fromkeys(ip for index, ip in routes.addresses() if index == self._ifindex)
-        return [ip for ip in own if is_among(ip, one, local)]
+        return [ip for ip in own if one.is_among(ip, local)]
 
     def is_for(self, one: CmId, ip: IP) -> bool:
         """Whether an id is bound to any address, and this is one."""
-        return one.local.ip.is_unspecified and is_among(ip, one, one.local)
+        return one.local.ip.is_unspecified and one.is_among(ip, one.local)
 
     def scope_of(self, ip: IP) -> int:
         """The scope id of an address of the interface, or of a peer there."""
@@ -116,8 +114,3 @@ class Ports:
         for sock in self._taken.values():
             sock.close()
         self._taken.clear()
-
-
-def is_among(ip: IP, one: CmId, local: Inet) -> bool:
-    """Whether an id at any address is at this one. At any address of IPv6 it is at those of IPv4, too."""
-    return ip.version == local.ip.version or (ip.version == 4 and not one.options.get(Option.AFONLY))

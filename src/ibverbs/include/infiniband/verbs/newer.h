@@ -11,7 +11,10 @@
 
 struct ibv_buf; /* what ibv_alloc_buf allocates */
 
-/* Hints for the processor's caches, as of PCI.  rnic's devices have none. */
+/* An enum ibv_parent_domain_init_attr_mask: memory that a confidential guest shares with its host may be used. */
+#define IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC (1 << 2)
+
+/* Hints for the processor's caches, as of PCI.  rnic's devices take them, and do not act on them. */
 enum ibv_tph_mem_type { IBV_TPH_MEM_TYPE_VM, IBV_TPH_MEM_TYPE_PM };
 enum ibv_dmah_init_attr_mask {
     IBV_DMAH_INIT_ATTR_MASK_CPU_ID = 1 << 0,

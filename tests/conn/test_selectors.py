@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many synchronous connections in one thread, with selectors."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+from collections.abc import Iterator
+
+import rnic
+from conn.peers import WAIT
+from conn.test_ends import pair
+
+PEERS, MESSAGES = 5, 40
+
+
+def drained(conn: rnic.Connection) -> Iterator[bytes]:
+    """All messages that are here."""
+    with contextlib.suppress(TimeoutError):
+        while True:
+            yield conn.recv(0)
+
+
+def test_a_selector_waits_for_many_connections() -> None:
+    with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
+        ends = [stack.enter_context(pair()) for _ in range(PEERS)]
+        got: dict[rnic.Connection, list[bytes]] = {b: list(drained(b)) for _, b in ends}
+        for b in got:
+            selector.register(b, selectors.EVENT_READ)
+        sent = 0
+        for number in range(MESSAGES):
+            for a, _ in ends[number % PEERS :]:
+                a.send(b"%d" % number, WAIT)
+            sent += PEERS - number % PEERS
+            while sum(map(len, got.values())) < sent:
+                ready = selector.select(WAIT)
+                assert ready, got
+                for key, _ in ready:
+                    assert isinstance(key.fileobj, rnic.Connection)
+                    got[key.fileobj] += drained(key.fileobj)
+        for place, (_, b) in enumerate(ends):
+            assert got[b] == [b"%d" % number for number in range(MESSAGES) if number % PEERS <= place]
+
+
+def test_a_closed_connection_has_no_descriptor() -> None:
+    with pair() as (a, b):
+        assert a.fileno() >= 0
+        a.abort()
+        assert a.fileno() == -1
+        b.abort()
