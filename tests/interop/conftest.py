@@ -19,7 +19,7 @@ from link import SIW, Link, Wire
 from modules import Box
 from needs import NOT_RUN, missing, prepare
 from program import LENGTH, MakePair, Pair
-from sampling import combinations, soak
+from sampling import combinations, one_in, soak
 from siw_ends import CmEnd, JoinPair, join
 
 import namespaces
@@ -38,6 +38,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--all", action="store_true", help="every combination, not a sample (also: RNIC_SOAK=1)")
     group.addoption(
         "--reference", action="store_true", help="kernel against kernel: is a failure rnic's at all?"
+    )
+    group.addoption(
+        "--one-in", type=int, default=1, metavar="N", help="of each test on each guest one case in N, at least one"
     )
 
 
@@ -79,18 +82,26 @@ def nothing_left_open() -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the tests of one guest together, after all others, and of these the tests of one module.
 
     So a module's capture has all that its tests sent, and the test that reads it, the last one, sees all.
     """
 
-    def place(item: pytest.Item) -> tuple[Any, ...]:
+    def guest(item: pytest.Item) -> Any:
         callspec = getattr(item, "callspec", None)
-        guest = callspec.params.get("link") if callspec and item.path.is_relative_to(HERE) else None
-        return (guest, str(item.path), item.name.startswith("test_tshark")) if guest else ()
+        return callspec.params.get("link") if callspec and item.path.is_relative_to(HERE) else None
 
-    items.sort(key=place)
+    def place(item: pytest.Item) -> tuple[Any, ...]:
+        return (guest(item), str(item.path), item.name.startswith("test_tshark")) if guest(item) else ()
+
+    def test(item: pytest.Item) -> tuple[Any, ...]:
+        return (item.path, getattr(item, "originalname", item.name), guest(item))
+
+    chosen = set(one_in(config.getoption("--one-in"), items, test))
+    if left := [item for item in items if item not in chosen]:
+        config.hook.pytest_deselected(items=left)
+    items[:] = sorted((item for item in items if item in chosen), key=place)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

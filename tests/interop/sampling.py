@@ -6,10 +6,13 @@ from __future__ import annotations
 import itertools
 import os
 import random
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import pytest
+
+Item = TypeVar("Item")
 
 
 def soak(config: pytest.Config) -> bool:
@@ -32,3 +35,12 @@ def combinations(kinds: Iterable[Sequence[Any]], sample: int | None, seed: int) 
         rng.shuffle(column)
         columns.append(column)
     return list(zip(*columns, strict=True))
+
+
+def one_in(n: int, items: Iterable[Item], kind: Callable[[Item], Hashable]) -> list[Item]:
+    """One in `n` of the items of each kind, at least one, and the same ones each time."""
+    groups = defaultdict(list)
+    for item in items:
+        groups[kind(item)].append(item)
+    rng = random.Random(1)
+    return [item for group in groups.values() for item in rng.sample(group, -(-len(group) // n))]
