@@ -40,7 +40,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--reference", action="store_true", help="kernel against kernel: is a failure rnic's at all?"
     )
     group.addoption(
-        "--one-in", type=int, default=1, metavar="N", help="of each test on each guest one case in N, at least one"
+        "--one-in",
+        type=int,
+        default=1,
+        metavar="N",
+        help="of each test on each guest one case in N, at least one",
     )
 
 
