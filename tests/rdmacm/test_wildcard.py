@@ -23,7 +23,7 @@ import namespaces
 import rnic
 from rdmacm.ends import FAST, WAIT, Other, all_quiet, cm_threads, descriptors, expect, other, resolve
 from rdmacm.iwarp_peer import REQUEST
-from rnic import GID, VerbsError
+from rnic import VerbsError
 from rnic.rdmacm import CmId, EventChannel, EventType, IdState, Option, PortSpace, create_id, routes
 from rnic.rdmacm.ibcm import ear as ear_of
 from rnic.rdmacm.ibcm import handing
@@ -55,15 +55,9 @@ def is_usable(address: str) -> bool:
     return False
 
 
-def is_known(name: str, address: str) -> bool:
-    """Whether the RoCE device of an interface has heard of the address, if ids have it open."""
-    contexts = [context for context in registry.get_devices() if context.name == f"roce_{name}"]
-    return all(GID(address) in {entry.gid for entry in one.query_gid_table()} for one in contexts)
-
-
 def give(net: Netdevs, name: str, address: str) -> None:
     net.address(name, f"{address}/64" if ":" in address else f"{address}/24")
-    until(lambda: is_usable(address) and is_known(name, address), "the address is usable")
+    until(lambda: is_usable(address), "the address is usable")
 
 
 def answers(listener: CmId, address: str, device: str) -> None:

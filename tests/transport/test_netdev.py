@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import errno
+import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -30,6 +32,8 @@ from rnic.testing import Address, End, Options, complete, connect, prepare
 from transport.netdev import Netdevs, ip, no_event, wait_event
 from waiting import until
 
+RTM_NEWADDR, RTM_DELADDR, IFA_ADDRESS, IFA_LOCAL = 20, 21, 1, 2
+NLM_F_REQUEST, NLM_F_ACK, NLM_F_CREATE = 1, 4, 0x400
 ONE, TWO, THREE = "10.99.0.1", "10.99.0.2", "10.99.0.3"
 
 
@@ -201,6 +205,27 @@ def test_an_address_keeps_its_index_and_an_empty_one_is_used_again(devs: Netdevs
         wait_event(ctx, EventType.GID_CHANGE)
         assert gids(ctx) == {ONE: 0, THREE: 1, "fd00:99::1": 2}
         assert ctx.query_port().gid_tbl_len == 32
+
+
+def change_address(message: int, address: str, netdev: str) -> None:
+    """What `ip addr` does (rtnetlink(7)), without a process that ends first."""
+    ip4 = socket.inet_aton(address)
+    attributes = b"".join(struct.pack("HH4s", 8, kind, ip4) for kind in (IFA_ADDRESS, IFA_LOCAL))
+    body = struct.pack("BBBBi", socket.AF_INET, 32, 0, 0, socket.if_nametoindex(netdev)) + attributes
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW) as kernel:
+        flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE
+        kernel.send(struct.pack("IHHII", 16 + len(body), message, flags, 1, 0) + body)
+        assert struct.unpack_from("i", kernel.recv(4096), 16) == (0,)
+
+
+def test_the_table_has_an_address_as_soon_as_the_kernel_has_it(devs: Netdevs) -> None:
+    """RDMA-CM asks for the GID of an address as soon as a route has named it."""
+    with rnic.open_device(f"roce_{devs.a}") as ctx:
+        for _ in range(50):
+            change_address(RTM_NEWADDR, TWO, devs.a)
+            assert TWO in gids(ctx)
+            change_address(RTM_DELADDR, TWO, devs.a)
+            assert TWO not in gids(ctx)
 
 
 def test_contexts_that_are_opened_later_have_the_same_indexes(devs: Netdevs) -> None:

@@ -106,7 +106,7 @@ bool follow_concerns(const void *notices, uint32_t n, int ifindex) {
     return false;
 }
 
-static bool receive(void *owner, uint64_t now) {
+bool follow_receive(void *owner, uint64_t now) {
     struct net *net = owner;
     bool any = false, concerned = false;
     for (int i = 0; net->follow_fd >= 0 && i < AT_ONCE; i++) {
@@ -132,4 +132,4 @@ static void arm(void *owner, bool armed) {
     engine_watch_for(net->run, &net->watched_follow, net->follow_fd, EPOLLIN);
 }
 
-const struct source follow_source = {.name = "follow", .receive_rare = receive, .arm = arm};
+const struct source follow_source = {.name = "follow", .receive_rare = follow_receive, .arm = arm};

@@ -142,6 +142,7 @@ int pkeys_set(struct net *net, const uint16_t *pkeys, uint32_t n, struct rnic_er
 /* follow.c. concerns: do notices of the kernel speak of that netdev? apply: it is like this now. */
 int follow_open(struct net *net, struct rnic_err *err);
 void follow_close(struct net *net);
+bool follow_receive(void *net, uint64_t now); /* reads what waits; true: there was something */
 bool follow_concerns(const void *notices, uint32_t n, int ifindex);
 void follow_look(struct net *net, uint64_t now);
 void follow_apply(struct net *net, const struct netdev *fresh, uint64_t now);

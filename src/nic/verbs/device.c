@@ -33,14 +33,15 @@ static int soft_query_rt_values(struct rnic_context *ctx, struct rnic_values_ex 
     return 0;
 }
 
-/* In a forked child the lock may be held for ever, and nothing changes any more. */
+/* As the kernel has it now, whether or not the engine has read its notices: a program that has just given an address, or was
+ * led to it by a route, asks for its GID.  In a forked child the lock may be held for ever, and nothing changes any more. */
 static struct netdev netdev_now(struct dev *dev) {
-    bool dead = atomic_load(&dev->dead);
-    if (!dead)
-        pthread_mutex_lock(&dev->net.lock);
+    if (atomic_load(&dev->dead))
+        return dev->net.netdev;
+    dev_lock(dev);
+    follow_receive(&dev->net, run_clock());
     struct netdev net = dev->net.netdev;
-    if (!dead)
-        pthread_mutex_unlock(&dev->net.lock);
+    dev_unlock(dev);
     return net;
 }
 
