@@ -127,6 +127,65 @@ static void a_child_that_keeps_out_itself_goes_on(void) {
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+/* The heap's own lock, which a thread that forks takes as well. */
+static pthread_mutex_t heap = PTHREAD_MUTEX_INITIALIZER;
+static pthread_barrier_t both;
+static atomic_bool plain; /* a thread forks that does nothing else */
+
+void rnic_heap_before_fork(void) { CHECK_EQ(pthread_mutex_lock(&heap), 0); }
+
+void rnic_heap_after_fork(void) { CHECK_EQ(pthread_mutex_unlock(&heap), 0); }
+
+static void heap_in_child(void) { pthread_mutex_init(&heap, NULL); }
+
+static void fork_once(void) {
+    int status;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    CHECK_EQ(waitpid(child, &status, 0), child);
+}
+
+static void *fork_plainly(void *unused) {
+    atomic_store(&plain, true);
+    fork_once();
+    return unused;
+}
+
+/* As a handler that has interrupted a thread which opens a device. */
+static void a_thread_that_keeps_out_forks_while_another_one_waits_for_it(void) {
+    for (int i = 0; i < 20; i++) {
+        pthread_t forker;
+        int state = fork_keep_out();
+        atomic_store(&plain, false);
+        CHECK_EQ(pthread_create(&forker, NULL, fork_plainly, NULL), 0);
+        while (!atomic_load(&plain))
+            live_nap();
+        live_nap(); /* it waits by now, mostly */
+        fork_once();
+        fork_let_in(state);
+        CHECK_EQ(pthread_join(forker, NULL), 0);
+    }
+}
+
+static void *keep_out_and_fork(void *unused) {
+    int state = fork_keep_out();
+    pthread_barrier_wait(&both);
+    fork_once();
+    fork_let_in(state);
+    return unused;
+}
+
+static void two_threads_that_keep_out_fork(void) {
+    pthread_t of[2];
+    CHECK_EQ(pthread_barrier_init(&both, NULL, 2), 0);
+    for (int i = 0; i < 2; i++)
+        CHECK_EQ(pthread_create(&of[i], NULL, keep_out_and_fork, NULL), 0);
+    for (int i = 0; i < 2; i++)
+        CHECK_EQ(pthread_join(of[i], NULL), 0);
+    CHECK_EQ(pthread_barrier_destroy(&both), 0);
+}
+
 /* ---------------------------------------------------------------- in a handler of a signal */
 
 static struct live a, b;
@@ -235,11 +294,14 @@ static void a_handler_forks_at_any_moment_of_traffic(void) {
 }
 
 int main(void) {
+    CHECK_EQ(pthread_atfork(NULL, NULL, heap_in_child), 0);
     live_isolate();
     RUN(a_child_beside_one_that_lists_devices);
     RUN(a_child_beside_one_that_opens_and_closes);
     RUN(a_child_after_a_thread_that_was_to_be_cancelled_meanwhile);
     RUN(a_child_that_keeps_out_itself_goes_on);
+    RUN(a_thread_that_keeps_out_forks_while_another_one_waits_for_it);
+    RUN(two_threads_that_keep_out_fork);
     RUN(a_handler_forks_wherever_a_thread_has_the_lock);
     RUN(a_handler_forks_while_its_thread_opens_a_device);
     RUN(a_handler_forks_at_any_moment_of_traffic);

@@ -369,6 +369,81 @@ static void a_handler_that_was_set_between_two_devices_changes_nothing(void) {
     CHECK(!strcmp(said, "reported\n"));
 }
 
+/* One that puts back what it has found, and lets the fault come again. */
+static void report_and_return(int number) {
+    static int times;
+    if (times++ < 3)
+        (void)!write(2, "reported\n", 9);
+    if (times == 1000)
+        _exit(MINE);
+    sigaction(number, &before_reporter, NULL);
+}
+
+static void fault_behind_one_that_returns(void) {
+    struct sigaction plain = {.sa_handler = SIG_DFL}, reports = {.sa_handler = report_and_return};
+    sigaction(SIGSEGV, &plain, NULL);
+    live_open(&a, -1);
+    sigaction(SIGSEGV, &reports, &before_reporter);
+    live_open(&b, -1);
+    *(volatile uint8_t *)mmap(NULL, BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) = 1;
+}
+
+/* Nor one that calls what it has found. */
+static void report_and_call(int number, siginfo_t *info, void *context) {
+    static int times;
+    if (times++ < 3)
+        (void)!write(2, "reported\n", 9);
+    if (times == 1000)
+        _exit(MINE);
+    before_reporter.sa_sigaction(number, info, context);
+}
+
+static void fault_behind_one_that_calls(void) {
+    struct sigaction plain = {.sa_handler = SIG_DFL},
+                     reports = {.sa_sigaction = report_and_call, .sa_flags = SA_SIGINFO};
+    sigaction(SIGSEGV, &plain, NULL);
+    live_open(&a, -1);
+    sigaction(SIGSEGV, &reports, &before_reporter);
+    live_open(&b, -1);
+    *(volatile uint8_t *)mmap(NULL, BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) = 1;
+}
+
+static void a_handler_between_two_devices_leads_to_what_was_before_it(void) {
+    void (*const causes[])(void) = {fault_behind_one_that_returns, fault_behind_one_that_calls};
+    for (int i = 0; i < 2; i++) {
+        int status = end_of_child(causes[i]);
+        check_note("status 0x%x, said %s", status, said);
+        CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV && !strcmp(said, "reported\n"));
+    }
+}
+
+static sigjmp_buf landing;
+static volatile int heard;
+
+static void leave_a_fault(int number, siginfo_t *info, void *context) {
+    (void)number, (void)context;
+    heard++;
+    if (info->si_code > 0)
+        siglongjmp(landing, 1);
+}
+
+static void a_handler_that_was_left_by_a_jump_hears_of_what_is_sent(void) {
+    struct sigaction own = {.sa_sigaction = leave_a_fault, .sa_flags = SA_SIGINFO};
+    pid_t child = fork();
+    if (child == 0) {
+        live_open(&a, -1);
+        sigaction(SIGSEGV, &own, NULL);
+        live_open(&b, -1);
+        if (!sigsetjmp(landing, 1))
+            *(volatile uint8_t *)mmap(NULL, BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) = 1;
+        raise(SIGSEGV);
+        _exit(heard == 2 ? MINE : 1);
+    }
+    int status = -1;
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == MINE);
+}
+
 static void touch_what_is_no_regions(void) {
     struct sigaction plain = {.sa_handler = SIG_DFL};
     sigaction(SIGSEGV, &plain, NULL);
@@ -390,8 +465,6 @@ static void any_other_fault_is_not_spoken_of(void) {
         CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV && !said[0]);
     }
 }
-
-static sigjmp_buf landing;
 
 static void leaving_handler(int number) {
     (void)number;
@@ -424,6 +497,8 @@ int main(void) {
     RUN(a_line_that_nobody_reads_ends_nothing);
     RUN(a_program_that_opens_memory_when_it_is_written_goes_on);
     RUN(a_handler_that_was_set_between_two_devices_changes_nothing);
+    RUN(a_handler_between_two_devices_leads_to_what_was_before_it);
+    RUN(a_handler_that_was_left_by_a_jump_hears_of_what_is_sent);
     RUN(any_other_fault_is_not_spoken_of);
     RUN(a_handler_that_asked_for_no_mask_has_none);
     return check_done();

@@ -210,7 +210,7 @@ static bool is_rnic(uid_t uid) {
     a = at("::ffff:127.0.0.1");
     of = &a;
     polls = waited = queries = sent = 0;
-    return owner_is_rnic(&a, &o);
+    return owner_is_rnic(&a, &o, true);
 }
 
 static void name_the_slot(void) {

@@ -146,6 +146,24 @@ def test_what_cannot_be_registered_is_said(cache: RegistrationCache) -> None:
         RegistrationCache(cache.pd, -1)
 
 
+def test_two_threads_that_give_back_the_same_bytes_at_once(cache: RegistrationCache) -> None:
+    """The one that comes second keeps nothing, and drops no registration that is open."""
+    array = np.zeros(100, np.uint8)
+    first, second = cache.take(array, READ), cache.take(array, READ)
+
+    class Switch(dict[Any, Any]):
+        def __contains__(self, key: object) -> bool:
+            found = super().__contains__(key)
+            if not first.closed and first in cache._used:
+                cache.give(first)  # the other thread, just now
+            return found
+
+    cache._kept = Switch()
+    cache.give(second)
+    assert sorted((first.closed, second.closed)) == [False, True]
+    assert kept(cache) == (1, 100)
+
+
 def test_threads_may_share_a_cache(cache: RegistrationCache) -> None:
     def work(seed: int) -> None:
         own = np.zeros(1500, np.uint8)

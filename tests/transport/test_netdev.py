@@ -228,6 +228,19 @@ def test_the_table_has_an_address_as_soon_as_the_kernel_has_it(devs: Netdevs) ->
             assert TWO not in gids(ctx)
 
 
+def test_a_query_that_hears_of_an_address_first_has_its_socket_served(devs: Netdevs) -> None:
+    """It takes the kernel's notice away from the engine thread, which sleeps on the sockets that it knew before."""
+    with rnic.open_device(f"roce_{devs.a}") as ctx, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        for _ in range(50):
+            change_address(RTM_NEWADDR, TWO, devs.a)
+            assert TWO in gids(ctx)
+            before = ctx.counters().drop_short
+            other.sendto(b"x", (TWO, 4791))
+            until(lambda before=before: ctx.counters().drop_short > before, "it is read")  # type: ignore[misc]
+            change_address(RTM_DELADDR, TWO, devs.a)
+            assert TWO not in gids(ctx)
+
+
 def test_contexts_that_are_opened_later_have_the_same_indexes(devs: Netdevs) -> None:
     """Addresses that come are the last ones to each process, in whatever order they would be listed."""
     devs.address(devs.a, "fd00:99::1/64")

@@ -19,6 +19,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER; /* of the two: */
 static int keeping_out;                                   /* threads that fork waits for */
 static int forking;      /* threads that wait for them, or fork: nobody keeps out anew */
+static int interrupted;  /* of those that keep out, by a handler that forks: they do not wait for each other */
 static int cancel_state; /* before, of the thread that forks, which is not cancelled while it has the locks */
 static sigset_t signals; /* likewise */
 static _Thread_local int keeps_out; /* this thread does: it may be interrupted, and fork */
@@ -52,7 +53,7 @@ int fork_keep_out(void) {
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
     pthread_once(&once, install);
     sigset_t were = lock_devices();
-    while (forking)
+    while (forking && !keeps_out)
         pthread_cond_wait(&changed, &devices_lock);
     keeping_out++;
     keeps_out++;
@@ -69,6 +70,17 @@ void fork_let_in(int state) {
     pthread_setcancelstate(state, NULL);
 }
 
+/* Ahead of the heap's lock, as the thread that is waited for may want that one first: a handler of it forks, too. */
+static void await_devices(void) {
+    pthread_mutex_lock(&devices_lock);
+    forking++;
+    interrupted += keeps_out;
+    pthread_cond_broadcast(&changed);
+    while (keeping_out > (keeps_out ? interrupted : 0))
+        pthread_cond_wait(&changed, &devices_lock);
+    pthread_mutex_unlock(&devices_lock);
+}
+
 /* Descriptors are copied first and memory later: a thread that made or closed one in between would leave the child with a
  * descriptor that its memory does not know.  So who has a device's lock stands still meanwhile, and who opens or closes a
  * device is done.  A handler of a signal may have interrupted just that in this very thread; then the child may have
@@ -77,12 +89,12 @@ static void before(void) {
     int state;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
     sigset_t were = block_signals();
+    run_wait_to_fork(true);
+    await_devices();
     if (rnic_heap_before_fork)
         rnic_heap_before_fork();
     pthread_mutex_lock(&devices_lock);
-    forking++;
-    while (keeping_out > keeps_out)
-        pthread_cond_wait(&changed, &devices_lock);
+    run_wait_to_fork(false);
     cancel_state = state;
     signals = were;
     for (struct dev *dev = devices; dev; dev = dev->next)
@@ -96,6 +108,7 @@ static void in_parent(void) {
         dev->forks = false;
     }
     forking--;
+    interrupted -= keeps_out;
     int state = cancel_state;
     sigset_t were = signals;
     pthread_cond_broadcast(&changed);
@@ -127,7 +140,7 @@ static void in_child(void) {
     for (struct dev *dev = devices; dev; dev = dev->next)
         abandon(dev);
     devices = NULL;
-    forking = 0;
+    forking = interrupted = 0;
     keeping_out = keeps_out; /* this thread's: a handler has interrupted it, and it may go on here */
     pthread_mutex_init(&devices_lock, NULL);
     pthread_cond_init(&changed, NULL);
@@ -140,11 +153,13 @@ static void install(void) { pthread_atfork(before, in_parent, in_child); }
 
 const struct dev *fork_held(void) {
     const struct dev *dev = NULL;
-    if (pthread_mutex_trylock(&devices_lock))
-        return NULL;
-    for (dev = devices; dev && !run_is_held(&dev->run);)
-        dev = dev->next;
-    pthread_mutex_unlock(&devices_lock);
+    sigset_t were = block_signals();
+    if (!pthread_mutex_trylock(&devices_lock)) {
+        for (dev = devices; dev && !run_is_held(&dev->run);)
+            dev = dev->next;
+        pthread_mutex_unlock(&devices_lock);
+    }
+    pthread_sigmask(SIG_SETMASK, &were, NULL);
     return dev;
 }
 

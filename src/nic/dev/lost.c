@@ -15,15 +15,16 @@
 #include <unistd.h>
 
 #include "base/guard.h"
-#include "base/quick.h"
 #include "dev/dev.h"
 
 #define MASK_BYTES 8 /* of the kernel's sigset_t */
 
-/* Actions for SIGSEGV and SIGBUS that the last device to be opened found, where these were not ours. */
-static struct sigaction was_segv, was_bus;
-/* This thread is in one of these handlers. */
-static _Thread_local QUICK volatile bool handed_on;
+/* Actions for SIGSEGV and SIGBUS that devices found when they were opened, where these were not ours.  Each has a handler of
+ * ours in front: a program's handler, once set in front of such a one, takes it for the handler before its own, and calls it
+ * or puts it back. */
+#define ENTRIES 8
+static struct sigaction was_segv[ENTRIES], was_bus[ENTRIES];
+static int segv_entries, bus_entries;
 
 /* Never waits for room in a full pipe, and writes to none that nobody reads: SIGPIPE would end the program. */
 static void say(const char *text, size_t n) {
@@ -52,21 +53,17 @@ static bool has_handler(const struct sigaction *action) {
     return action->sa_flags & SA_SIGINFO || (action->sa_handler != SIG_DFL && action->sa_handler != SIG_IGN);
 }
 
-static void hand_on(int number, siginfo_t *info, void *context) {
-    struct sigaction *own = number == SIGSEGV ? &was_segv : &was_bus;
+static void hand_on(struct sigaction *own, int number, siginfo_t *info, void *context) {
     const struct sigaction before = *own, *was = &before;
     if (has_handler(was) && was->sa_flags & SA_RESETHAND)
         *own = (struct sigaction){.sa_handler = SIG_DFL};
     bool sent = info->si_code <= 0; /* by somebody: not a fault, which comes again when this returns */
-    bool ends = sent && handed_on;  /* by that handler, which takes us for the one before it, and is done */
-    if (!ends && has_handler(was)) {
-        handed_on = true;
+    if (has_handler(was)) {
         if (was->sa_flags & SA_SIGINFO)
             was->sa_sigaction(number, info, context);
         else
             was->sa_handler(number);
-        handed_on = false;
-    } else if (ends || was->sa_handler == SIG_DFL || !sent) {
+    } else if (was->sa_handler == SIG_DFL || !sent) {
         struct sigaction end = {.sa_handler = SIG_DFL};
         sigaction(number, &end, NULL);
         if (sent)
@@ -82,8 +79,8 @@ static bool can_be_read(const void *at) {
 
 /* Some programs make memory read-only to hear of the next write, and open it then: collectors, checkpoints.  Their handlers ask
  * for the address; Python's faulthandler, which only reports, does not. */
-static bool may_be_opened(int number, const siginfo_t *info) {
-    return number == SIGSEGV && info->si_code == SEGV_ACCERR && was_segv.sa_flags & SA_SIGINFO &&
+static bool may_be_opened(const struct sigaction *was, int number, const siginfo_t *info) {
+    return number == SIGSEGV && info->si_code == SEGV_ACCERR && was->sa_flags & SA_SIGINFO &&
            can_be_read(info->si_addr);
 }
 
@@ -98,16 +95,17 @@ static void restore_arithmetic(const ucontext_t *was) {
 #endif
 }
 
-static void handle(int number, siginfo_t *info, void *context) {
+static void handle(int entry, int number, siginfo_t *info, void *context) {
     int error = errno;
-    bool fault = info->si_code > 0 && !may_be_opened(number, info);
+    struct sigaction *was = &(number == SIGSEGV ? was_segv : was_bus)[entry];
+    bool fault = info->si_code > 0 && !may_be_opened(was, number, info);
     const struct dev *dev = fault ? fork_held() : NULL;
     struct mr *mr = dev ? mr_covering(&dev->nic.mrs, (uintptr_t)info->si_addr) : NULL;
     if (mr)
         tell(dev, mr, info->si_addr);
     if (!fault || !guard_covers(info->si_addr)) {
         errno = error;
-        hand_on(number, info, context);
+        hand_on(was, number, info, context);
         return;
     }
     pthread_sigmask(SIG_SETMASK, &((ucontext_t *)context)->uc_sigmask, NULL); /* as when a handler returns */
@@ -116,23 +114,48 @@ static void handle(int number, siginfo_t *info, void *context) {
     guard_end();
 }
 
-/* The program's own handler runs with the signals blocked that it asked for, and waits go on behind it if they did. */
-static void watch(int number, struct sigaction *was) {
-    struct sigaction watches = {.sa_sigaction = handle, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
-    struct sigaction now;
+#define ENTRY(i)                                                                                                       \
+    static void entry##i(int number, siginfo_t *info, void *context) { handle(i, number, info, context); }
+ENTRY(0)
+ENTRY(1) ENTRY(2) ENTRY(3) ENTRY(4) ENTRY(5) ENTRY(6) ENTRY(7)
+
+    static void (*const entries[ENTRIES])(int, siginfo_t *, void *) = {entry0, entry1, entry2, entry3,
+                                                                       entry4, entry5, entry6, entry7};
+
+static bool is_ours(const struct sigaction *action) {
+    bool ours = false;
+    for (int i = 0; action->sa_flags & SA_SIGINFO && i < ENTRIES; i++)
+        ours |= action->sa_sigaction == entries[i];
+    return ours;
+}
+
+/* A program may set the same one again and again. */
+static bool same(const struct sigaction *a, const struct sigaction *b) {
+    return a->sa_flags == b->sa_flags && a->sa_handler == b->sa_handler;
+}
+
+/* The program's own handler runs with the signals blocked that it asked for, and waits go on behind it if they did.  Where there
+ * are too many of them, its latest one has its faults to itself. */
+static void watch(int number, struct sigaction *was, int *count) {
+    struct sigaction watches = {.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART}, now;
+    int i = 0;
     sigaction(number, NULL, &now);
-    if (now.sa_flags & SA_SIGINFO && now.sa_sigaction == handle)
+    while (i < *count && !same(&was[i], &now))
+        i++;
+    if (is_ours(&now) || i == ENTRIES)
         return;
-    *was = now;
-    if (has_handler(was)) {
-        watches.sa_mask = was->sa_mask;
-        watches.sa_flags = SA_SIGINFO | SA_ONSTACK | (was->sa_flags & (SA_RESTART | SA_NODEFER));
+    was[i] = now;
+    *count += i == *count;
+    watches.sa_sigaction = entries[i];
+    if (has_handler(&now)) {
+        watches.sa_mask = now.sa_mask;
+        watches.sa_flags = SA_SIGINFO | SA_ONSTACK | (now.sa_flags & (SA_RESTART | SA_NODEFER));
     }
     sigaction(number, &watches, NULL);
 }
 
 /* With each device: who has set a handler meanwhile did not know of this one. */
 void lost_watch(void) {
-    watch(SIGSEGV, &was_segv);
-    watch(SIGBUS, &was_bus);
+    watch(SIGSEGV, was_segv, &segv_entries);
+    watch(SIGBUS, was_bus, &bus_entries);
 }

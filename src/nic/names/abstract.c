@@ -36,6 +36,9 @@ int abstract_open(const struct abstract_name *name) {
 }
 
 int abstract_send(const struct abstract_name *to, struct iovec *iov, size_t niov) {
+    if (to->length <= sizeof(sa_family_t) || to->un.sun_path[0] != '\0') {
+        return -EINVAL;
+    }
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0) {
         return -errno;

@@ -23,7 +23,8 @@ void abstract_name(struct abstract_name *out, const char *fmt, ...) __attribute_
 int abstract_open(const struct abstract_name *name);
 
 /* Sends one message to a name, by a socket that lives no longer: a datagram is charged to its socket until it is read,
- * so what a stopped receiver leaves lying must not hold back the answers to others. 0 or -errno; never blocks. */
+ * so what a stopped receiver leaves lying must not hold back the answers to others. 0 or -errno; never blocks.  -EINVAL: it
+ * is no abstract name.  A sender chooses where its answer goes: it shall not reach by us what it may not open itself. */
 int abstract_send(const struct abstract_name *to, struct iovec *iov, size_t niov);
 
 /* Room for a sender's credentials (SO_PASSCRED), and for nothing else: descriptors that somebody passes are refused. */

@@ -132,4 +132,12 @@ static void arm(void *owner, bool armed) {
     engine_watch_for(net->run, &net->watched_follow, net->follow_fd, EPOLLIN);
 }
 
-const struct source follow_source = {.name = "follow", .receive_rare = follow_receive, .arm = arm};
+static uint64_t timer_at(const void *owner) { return ports_again(owner); }
+
+static void timer(void *owner, uint64_t now) {
+    if (now >= ports_again(owner))
+        follow_look(owner, now);
+}
+
+const struct source follow_source = {
+    .name = "follow", .receive_rare = follow_receive, .arm = arm, .timer = timer, .timer_at = timer_at};

@@ -91,6 +91,10 @@ struct net {
     struct udp_rx rx;
     struct tcp tcp;
 
+    union rnic_gid taken[NETDEV_MAX_GIDS]; /* addresses that have come, but somebody has their port who is not rnic: */
+    int ntaken;
+    uint64_t taken_again, taken_wait; /* when they are tried again, and how long it was until then */
+
     int follow_fd;    /* netlink, and */
     uint8_t *notices; /* room for what it says: threads that make progress may have small stacks */
     /* What the engine's epoll set has: */
@@ -133,6 +137,7 @@ void ports_close(struct net *net);
 void ports_measure(struct net *net);                                          /* what follows from buffers and MTU */
 bool ports_follow(struct net *net, const struct netdev *fresh, uint64_t now); /* true: the GID table has changed */
 void ports_show_headers(struct net *net, bool show);
+uint64_t ports_again(const struct net *net);                           /* when addresses are tried again; NEVER */
 struct port *ports_find(struct net *net, const struct in6_addr *addr); /* that has the address; NULL */
 
 /* pkeys.c. None: the default partition alone */

@@ -18,6 +18,9 @@
 #define SETTLE_LOOKS 10000      /* of 0.1 ms: a place is learnt in a few ms, unless members are stopped */
 #define WINDOW_SHARE 3          /* a QP's part of a socket buffer like ours, in which packets take more than their bytes */
 
+#define AGAIN_FIRST_NS 1000000000ull /* until an address that is taken is tried again; then twice as long each time, */
+#define AGAIN_MOST_NS 60000000000ull /* up to this: each try keeps the device from its work for 25 ms */
+
 static const union rnic_gid none;
 
 static bool same(const union rnic_gid *a, const union rnic_gid *b) { return !memcmp(a, b, sizeof *a); }
@@ -193,8 +196,38 @@ static int place_for(const struct net *net, const struct netdev *fresh, const un
     return net->netdev.ngids < NETDEV_MAX_GIDS ? net->netdev.ngids : -1;
 }
 
+/* Of those that are taken each is tried when it comes, and then by time: another user can take any, and make notices. */
+static void note_tried(struct net *net, bool again, uint64_t now) {
+    if (!again && net->taken_again)
+        return;
+    net->taken_wait = !net->ntaken ? 0 : net->taken_wait ? 2 * net->taken_wait : AGAIN_FIRST_NS;
+    net->taken_wait = net->taken_wait < AGAIN_MOST_NS ? net->taken_wait : AGAIN_MOST_NS;
+    net->taken_again = net->ntaken ? now + net->taken_wait : 0;
+}
+
+/* All of them, or those that have gone. */
+static void forget_taken(struct net *net, const struct netdev *fresh, bool all) {
+    int kept = 0;
+    for (int i = 0; i < net->ntaken; i++) {
+        if (!all && is_in(fresh->gids, fresh->ngids, &net->taken[i]))
+            net->taken[kept++] = net->taken[i];
+    }
+    net->ntaken = kept;
+}
+
+uint64_t ports_again(const struct net *net) { return net->taken_again ? net->taken_again : NEVER; }
+
+/* True: it is there, and has a port now.  Else it cannot be bound yet, and the kernel tells when; or it is taken. */
+static bool welcome(struct net *net, const struct netdev *fresh, const union rnic_gid *gid, uint64_t now) {
+    bool known = is_in(net->netdev.gids, net->netdev.ngids, gid) || is_in(net->taken, net->ntaken, gid);
+    int at = known ? -1 : place_for(net, fresh, gid), rc = at < 0 ? -ENOSPC : open_port(net, at, *gid, now, NULL);
+    if (rc == -EADDRINUSE)
+        net->taken[net->ntaken++] = *gid;
+    return !rc;
+}
+
 bool ports_follow(struct net *net, const struct netdev *fresh, uint64_t now) {
-    bool changed = false;
+    bool changed = false, again = now >= net->taken_again;
     for (int i = 0; i < net->netdev.ngids; i++) {
         if (!net->ports[i].steering || is_in(fresh->gids, fresh->ngids, &net->netdev.gids[i]))
             continue;
@@ -202,12 +235,9 @@ bool ports_follow(struct net *net, const struct netdev *fresh, uint64_t now) {
         changed = true;
     }
     ah_reap(net->nic); /* they may be the last that name an entry */
-    for (int i = 0; i < fresh->ngids; i++) {
-        int at =
-            is_in(net->netdev.gids, net->netdev.ngids, &fresh->gids[i]) ? -1 : place_for(net, fresh, &fresh->gids[i]);
-        if (at >= 0 &&
-            !open_port(net, at, fresh->gids[i], now, NULL)) /* else not to be bound yet: the kernel tells when */
-            changed = true;
-    }
+    forget_taken(net, fresh, again);
+    for (int i = 0; i < fresh->ngids; i++)
+        changed |= welcome(net, fresh, &fresh->gids[i], now);
+    note_tried(net, again, now);
     return changed;
 }

@@ -117,9 +117,10 @@ struct qp {
     _Atomic uint32_t at_once;   /* operations (1 << enum rnic_wr_opcode) that may be done while they are posted */
     struct remote_qp remote_qp; /* what its peer allows there */
     struct rnic_counters counters;
-    int record;       /* in nic->store; -1: none */
-    bool exposed;     /* a peer of this host may be inside a copy that it makes by this queue pair */
-    bool leaving;     /* a thread waits for such, to destroy or change it */
+    int record;   /* in nic->store; -1: none */
+    bool exposed; /* a peer of this host may be inside a copy that it makes by this queue pair */
+    bool leaving; /* a thread waits for such, to destroy or change it: */
+    pthread_t leaver;
     bool destroying;  /* and it is to be no more then */
     uint32_t waiting; /* threads that wait for that one */
     bool failed;      /* the oldest send element ends with its own status when the queue is flushed */

@@ -15,7 +15,9 @@
 #define LOOKS 2000 /* nobody has it so long, but a thread that waits for this one: both fork */
 
 /* Whose lock this thread takes or lets go just now, and has not noted yet: for a handler of a signal that forks. */
-static _Thread_local QUICK const struct run *volatile between;
+static _Thread_local QUICK struct run *volatile between;
+/* Whose lock it has; of several the last one. */
+static _Thread_local QUICK struct run *volatile held;
 
 uint64_t run_clock(void) {
     struct timespec ts;
@@ -86,7 +88,10 @@ static const void *this_thread(void) {
 #endif
 }
 
-static void hold(struct run *run) { atomic_store_explicit(&run->holder, this_thread(), memory_order_relaxed); }
+static void hold(struct run *run) {
+    atomic_store_explicit(&run->holder, this_thread(), memory_order_relaxed);
+    held = run;
+}
 
 bool run_try_mutex(struct run *run) {
     between = run;
@@ -133,10 +138,16 @@ static bool is_ours(const struct run *run) {
     return run_is_held(run) || (between == run && !atomic_load(&run->holder));
 }
 
+void run_wait_to_fork(bool waits) {
+    struct run *run = held ? held : between;
+    if (run)
+        atomic_store(&run->stuck, waits);
+}
+
 bool run_lock_to_fork(struct run *run) {
     bool locked = pthread_mutex_trylock(&run->lock) == 0;
     atomic_fetch_add(&run->waiting, 1);
-    for (int i = 0; !locked && !is_ours(run) && i < LOOKS; i++)
+    for (int i = 0; !locked && !is_ours(run) && !atomic_load(&run->stuck) && i < LOOKS; i++)
         locked = lock_within(run, LOOK_NS);
     atomic_fetch_sub(&run->waiting, 1);
     if (!locked)
@@ -157,8 +168,9 @@ static void unlock(struct run *run) {
     bool was = run->uncancelled;
     int state = run->cancel_state;
     run->uncancelled = false;
-    const struct run *other = between; /* of what a handler of a signal has interrupted */
+    struct run *other = between; /* of what a handler of a signal has interrupted */
     between = run;
+    held = NULL;
     atomic_store_explicit(&run->holder, NULL, memory_order_relaxed);
     pthread_mutex_unlock(&run->lock);
     between = other;

@@ -83,6 +83,7 @@ struct run {
     _Atomic(const void *) holder; /* the thread that has it; written by that one */
     bool uncancelled;             /* pthread_cancel() is off for the thread that has the lock; its state before: */
     int cancel_state;
+    _Atomic bool stuck;       /* the holder waits for a fork: run_wait_to_fork() */
     _Atomic int waiting;      /* threads that wait for the lock for a verb; whoever makes progress makes way */
     _Atomic uint32_t refused; /* polls since the last one that got the lock */
     uint64_t now;             /* of the pass */
@@ -129,6 +130,9 @@ void run_lock_mutex(struct run *run);    /* and without making others make way *
 bool run_is_held(const struct run *run); /* by this thread: a handler of a signal may ask */
 /* False: this thread has it already, or it was not to be had. */
 bool run_lock_to_fork(struct run *run);
+/* This thread is going to wait until another one has forked.  If it has the lock of a device, as a handler of a signal may, that
+ * other one does not wait for it. */
+void run_wait_to_fork(bool waits);
 void run_abandon(struct run *run); /* in a forked child */
 /* Until it unlocks, the thread is not cancelled, or nobody would have the lock again.  run_lock() does so; whoever has it by
  * run_trylock() does so before what may call a function of libc that is a point of cancellation. */

@@ -39,9 +39,13 @@ static struct netdev netdev_now(struct dev *dev) {
     if (atomic_load(&dev->dead))
         return dev->net.netdev;
     dev_lock(dev);
-    follow_receive(&dev->net, run_clock());
+    bool news = follow_receive(&dev->net, run_clock());
     struct netdev net = dev->net.netdev;
+    if (news)
+        progress_finish(&dev->run, run_clock());
     dev_unlock(dev);
+    if (news) /* a new address has a socket to sleep on, and timers */
+        engine_wake(&dev->run);
     return net;
 }
 

@@ -112,7 +112,9 @@ void verbs_publish_qp(struct dev *dev, struct qp *qp) {
 
 static int busy(struct rnic_err *err) { return fail(err, -EBUSY, "another thread is destroying the queue pair"); }
 
-void verbs_settle(struct dev *dev, struct qp *qp) {
+/* Takes what has come, and sends the last ACK, since nobody could tell the peer later that its work has been done.  Lets go of
+ * the lock while the link is full. */
+static void settle(struct dev *dev, struct qp *qp) {
     progress_take(&dev->run);
     uint64_t until = run_clock() + SETTLE_NS;
     while (!sched_settle(&dev->run, qp) && run_clock() < until)
@@ -131,8 +133,11 @@ static bool end_copies(struct dev *dev, struct qp *qp, bool ends) {
     return !ends || lanes_await(&dev->host, peer);
 }
 
-/* Until no other thread changes it; the lock is let go meanwhile. 0, or -EBUSY: one destroys it. */
+/* Until no other thread changes it; the lock is let go meanwhile. 0, or -EBUSY: one destroys it, or a handler of a signal has
+ * interrupted that change. */
 static int await_turn(struct dev *dev, struct qp *qp, struct rnic_err *err) {
+    if (qp->leaving && pthread_equal(qp->leaver, pthread_self()))
+        return fail(err, -EBUSY, "a handler of a signal has interrupted the call that ends or changes the queue pair");
     while (qp->leaving && !qp->destroying) {
         qp->waiting++;
         run_let_others(&dev->run);
@@ -144,8 +149,9 @@ static int await_turn(struct dev *dev, struct qp *qp, struct rnic_err *err) {
 /* The same as for regions (withdraw_mr). */
 static int close_off(struct dev *dev, struct qp *qp, bool ends, struct rnic_err *err) {
     qp->leaving = true;
+    qp->leaver = pthread_self();
     if (ends)
-        verbs_settle(dev, qp);
+        settle(dev, qp);
     qp_withdraw(qp);
     bool left = end_copies(dev, qp, ends);
     qp->leaving = false;

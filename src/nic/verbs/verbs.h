@@ -179,9 +179,6 @@ int soft_query_qp(struct rnic_qp *pub, struct rnic_qp_attr *attr, struct rnic_qp
 int soft_query_qp_stats(struct rnic_qp *pub, struct rnic_qp_stats *out, struct rnic_err *err);
 void verbs_disconnect(struct dev *dev, struct qp *qp); /* its packets take no way any more */
 void verbs_publish_qp(struct dev *dev, struct qp *qp); /* to peers on this host */
-/* Takes what has come, and sends the last ACK, since nobody could tell the peer later that its work has been done.  Lets go of the lock while the link
- * is full. */
-void verbs_settle(struct dev *dev, struct qp *qp);
 /* From now on none of them reads or writes memory by it, nor, if it ends, what it has sent by reference; its peer has been
  * told what it has done. -EBUSY: one stands still in the middle, or another thread destroys it; nothing has changed.  Lets go of the
  * lock while it waits, also for a thread that does the same. */

@@ -323,10 +323,14 @@ int soft_close_qp(struct rnic_qp *pub, struct rnic_err *err) {
     struct qp *qp = h->qp.real;
     dev_lock(dev);
     int rc = dev_check_events(dev, pub->qp_context, err);
-    if (!rc && qp->handles == h && !h->next)
-        verbs_settle(dev, qp);
-    if (!rc)
+    bool ends = !rc && qp->handles == h && !h->next;
+    if (ends)
+        rc = verbs_close_off_to_destroy(dev, qp, err);
+    if (!rc) {
         rc = dev_leave_events(dev, pub->qp_context, err); /* one may have been taken meanwhile */
+        if (rc && ends)
+            verbs_carry_on(dev, qp);
+    }
     bool last = !rc && leave(dev, qp, h);
     dev_unlock(dev);
     if (rc)

@@ -150,9 +150,15 @@ static bool has_turn(const struct query *q, unsigned door) {
     return (door + q->nonce + q->round) % turns == 0;
 }
 
+static int64_t clock_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
 /* Asks who is named, and looks meanwhile whether the owner has answered: the kernel keeps few answers, and strangers may give
  * some. */
-static bool query_all(struct query *q) {
+static bool query_all(struct query *q, int64_t until) {
     FILE *f = fopen("/proc/net/unix", "re");
     if (f == NULL) {
         return false;
@@ -160,7 +166,7 @@ static bool query_all(struct query *q) {
     char line[512];
     bool found = false;
     unsigned doors = 0, asked = 0;
-    while (!found && fgets(line, sizeof line, f) != NULL) {
+    while (!found && clock_ms() <= until && fgets(line, sizeof line, f) != NULL) {
         const char *at = strchr(line, '@');
         line[strcspn(line, "\n")] = '\0';
         if (at == NULL) {
@@ -178,24 +184,18 @@ static bool query_all(struct query *q) {
     return found;
 }
 
-static int64_t clock_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
 /* Looks at what comes until the owner's answer is there, or the time is over, however many wrong answers come. */
-static bool await_answer(const struct query *q, int ms) {
+static bool await_answer(const struct query *q, int64_t until) {
     struct pollfd pfd = {.fd = q->fd, .events = POLLIN};
-    int64_t until = clock_ms() + ms;
     bool found = false;
-    for (int64_t left = ms; !found && left >= 0 && poll(&pfd, 1, (int)left) == 1; left = until - clock_ms()) {
+    for (int64_t left = until - clock_ms(); !found && left >= 0 && poll(&pfd, 1, (int)left) == 1;
+         left = until - clock_ms()) {
         found = read_answer(q);
     }
     return found;
 }
 
-bool owner_is_rnic(const struct sockaddr_in6 *addr, const struct owner *owner) {
+bool owner_is_rnic(const struct sockaddr_in6 *addr, const struct owner *owner, bool patient) {
     struct query q = {.addr = addr, .owner = owner->uid};
     if (getrandom(&q.nonce, sizeof q.nonce, 0) != sizeof q.nonce) {
         return false;
@@ -209,8 +209,9 @@ bool owner_is_rnic(const struct sockaddr_in6 *addr, const struct owner *owner) {
     int on = 1;
     setsockopt(q.fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
     bool found = false;
-    for (; q.round < QUERY_ROUNDS && !found; q.round++) {
-        found = query_all(&q) || await_answer(&q, QUERY_FIRST_MS << q.round);
+    for (; q.round < (patient ? QUERY_ROUNDS : 1) && !found; q.round++) {
+        int64_t until = clock_ms() + (QUERY_FIRST_MS << q.round);
+        found = query_all(&q, until) || await_answer(&q, until);
     }
     close(q.fd);
     return found;
@@ -286,6 +287,9 @@ static bool is_rxe(const struct owner *owner, int pid) {
 
 int owner_fail(const struct sockaddr_in6 *addr, const struct owner *owner, struct rnic_err *err) {
     char text[ADDRESS_TEXT], program[32];
+    if (err == NULL) {
+        return -EADDRINUSE;
+    }
     int pid = find_process(owner->inode);
     address_text(addr, text);
     if (is_rxe(owner, pid)) {

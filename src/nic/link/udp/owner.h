@@ -21,9 +21,9 @@ struct owner {
 /* Reads /proc/net/udp and udp6: the socket that is in the way of addr:4791. 0, or -ENOENT. */
 int owner_find(const struct sockaddr_in6 *addr, struct owner *out);
 
-/* Asks every other slot whether it owns the address, and waits up to 1.6 s for the one that does and whose uid is the
- * socket's.  Blocks; the answer comes to a socket of its own. */
-bool owner_is_rnic(const struct sockaddr_in6 *addr, const struct owner *owner);
+/* Asks every other slot whether it owns the address, and waits for the one that does and whose uid is the socket's: up to 1.6 s,
+ * or 25 ms if it is not to be patient.  Blocks; the answer comes to a socket of its own. */
+bool owner_is_rnic(const struct sockaddr_in6 *addr, const struct owner *owner, bool patient);
 
 /* Formats who it is into *err. Returns -EADDRINUSE. */
 int owner_fail(const struct sockaddr_in6 *addr, const struct owner *owner, struct rnic_err *err);

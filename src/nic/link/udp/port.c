@@ -126,7 +126,7 @@ static int bind_or_follow(struct port *p, int fd, uint64_t now, struct rnic_err 
     if (rc != -EADDRINUSE || owner_find(&p->addr, &owner) != 0) {
         return bind_failed(&p->addr, rc, err);
     }
-    if (!owner_is_rnic(&p->addr, &owner)) {
+    if (!owner_is_rnic(&p->addr, &owner, err != NULL)) {
         return owner_fail(&p->addr, &owner, err);
     }
     return open_behind(p, fd, &owner, now, err);

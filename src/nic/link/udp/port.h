@@ -10,8 +10,8 @@
  *
  * While the order is learnt, port_deadline() is 1 ms away: wait with ppoll or epoll_pwait2, not in whole ms.
  *
- * All functions: the caller holds the device's lock (or has one thread).  None blocks, but port_open() for up to 100 ms
- * when the address is taken.
+ * All functions: the caller holds the device's lock (or has one thread).  None blocks, but port_open()
+ * when the address is taken: for up to 1.6 s, or for 25 ms where err is NULL.
  */
 #ifndef RNIC_LINK_PORT_H
 #define RNIC_LINK_PORT_H

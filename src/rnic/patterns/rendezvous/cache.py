@@ -153,7 +153,9 @@ class RegistrationCache:
         self._keep(key, mr, owner)
 
     def _keep(self, key: Key, mr: MR, owner: Any) -> None:
-        self._kept[key] = _Kept(mr, weakref.ref(owner, lambda _: self._invalidate(key)))
+        kept = _Kept(mr, weakref.ref(owner, lambda _: self._invalidate(key)))
+        if self._kept.setdefault(key, kept) is not kept:  # another thread has come first
+            mr.close()
         while self.statistics().kept_bytes > self.max_bytes:
             self._evicted += self._close(next(iter(list(self._kept))))
 
