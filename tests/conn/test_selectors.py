@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import selectors
+import threading
 from collections.abc import Iterator
 
 import rnic
@@ -40,6 +41,28 @@ def test_a_selector_waits_for_many_connections() -> None:
                     got[key.fileobj] += drained(key.fileobj)
         for place, (_, b) in enumerate(ends):
             assert got[b] == [b"%d" % number for number in range(MESSAGES) if number % PEERS <= place]
+
+
+def test_no_message_is_left_that_the_descriptor_does_not_tell_of() -> None:
+    """A look takes only so much of what a busy peer sends, and is told that there is more."""
+    lengths = [1, 100, 5_000, 200_000, 3_000_000]
+    messages = [bytes([number]) * lengths[number % 7 % 5] for number in range(150)]
+    got: list[bytes] = []
+    with pair() as (a, b), selectors.DefaultSelector() as selector:
+
+        def send() -> None:
+            for message in messages:
+                a.send(message, WAIT)
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        selector.register(b, selectors.EVENT_READ)
+        got += drained(b)
+        while len(got) < len(messages):
+            assert selector.select(WAIT), len(got)
+            got += drained(b)
+        sender.join()
+        assert got == messages
 
 
 def test_a_closed_connection_has_no_descriptor() -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pytest
+
 import rnic
 import rnic.patterns
 from patterns.ends import HOST, WAIT, queue_pairs
@@ -30,10 +32,10 @@ LOOKS = {"RESUME", "JUMP_BACKWARD", "CALL", "CALL_KW", "CALL_FUNCTION_EX"}
 
 
 class Interruption:
-    """Raises KeyboardInterrupt once, at the nth of these places in rnic.patterns."""
+    """Raises an exception once, at the nth of these places in rnic.patterns."""
 
-    def __init__(self, nth: int) -> None:
-        self.left, self.came = nth, False
+    def __init__(self, nth: int, error: type[BaseException]) -> None:
+        self.left, self.came, self.error = nth, False, error
         self._before: dict[FrameType, str] = {}
 
     def __call__(self, frame: FrameType, event: str, _arg: object) -> Any:
@@ -48,7 +50,7 @@ class Interruption:
                 self.left -= 1
                 if self.left < 0:
                     self.came = True
-                    raise KeyboardInterrupt
+                    raise self.error
         return self
 
     def forget(self) -> None:
@@ -56,13 +58,13 @@ class Interruption:
         self._before.clear()
 
 
-def interrupted(work: Callable[[], object], nth: int) -> bool:
+def interrupted(work: Callable[[], object], nth: int, error: type[BaseException] = KeyboardInterrupt) -> bool:
     """Whether the nth place was there."""
-    interruption = Interruption(nth)
+    interruption = Interruption(nth, error)
     sys.settrace(interruption)
     try:
         work()
-    except KeyboardInterrupt:
+    except error:
         pass
     finally:
         sys.settrace(None)
@@ -70,10 +72,14 @@ def interrupted(work: Callable[[], object], nth: int) -> bool:
     return interruption.came
 
 
-def check_each(work: Callable[[], object], still_good: Callable[[], object]) -> int:
+def check_each(
+    work: Callable[[], object],
+    still_good: Callable[[], object],
+    error: type[BaseException] = KeyboardInterrupt,
+) -> int:
     """Interrupt the work at each place; how many there were."""
     nth = 0
-    while interrupted(work, nth):
+    while interrupted(work, nth, error):
         still_good()
         nth += 1
     return nth
@@ -120,7 +126,8 @@ def answering() -> Iterator[rnic.Connection]:
         serving.join(WAIT)
 
 
-def test_calls() -> None:
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_calls(error: type[BaseException]) -> None:
     with answering() as conn:
         asking = Client(conn, limit=2)
 
@@ -129,7 +136,7 @@ def test_calls() -> None:
                 assert asking.call("upper", b"text", timeout=WAIT) == b"TEXT"
             assert not asking.outstanding
 
-        assert check_each(lambda: asking.call("upper", b"x", timeout=WAIT), still_good) > 20
+        assert check_each(lambda: asking.call("upper", b"x", timeout=WAIT), still_good, error) > 20
 
 
 # ---------------------------------------------------------------- on queue pairs

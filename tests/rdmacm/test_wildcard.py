@@ -23,8 +23,10 @@ import namespaces
 import rnic
 from rdmacm.ends import FAST, WAIT, Other, all_quiet, cm_threads, descriptors, expect, other, resolve
 from rdmacm.iwarp_peer import REQUEST
-from rnic import VerbsError
+from rnic import Transport, VerbsError
 from rnic.rdmacm import CmId, EventChannel, EventType, IdState, Option, PortSpace, create_id, routes
+from rnic.rdmacm.everywhere import DoorService
+from rnic.rdmacm.ibcm import door as door_of
 from rnic.rdmacm.ibcm import ear as ear_of
 from rnic.rdmacm.ibcm import handing
 from rnic.rdmacm.iwcm.guests import guests
@@ -118,6 +120,112 @@ def test_an_interface_that_comes_or_comes_back_is_served(net: Netdevs, kind: str
         give(net, net.a, "10.77.0.1")
         answers(listener, "10.77.0.1", f"{kind}_{net.a}")
         assert listener.state is IdState.LISTEN
+
+
+def test_an_interface_that_goes_leaves_nothing(net: Netdevs) -> None:
+    """It would be closed with its device, whose place another one of the same index may take."""
+    with EventChannel() as channel, create_id(channel, timing=FAST) as listener:
+        listener.bind_addr(("0.0.0.0", 0))
+        listener.listen()
+        before = descriptors()
+        for _ in range(2):
+            give(net, net.a, "10.77.0.1")
+            answers(listener, "10.77.0.1", f"roce_{net.a}")
+            index = str(socket.if_nametoindex(net.a))
+            net.delete(net.a)
+            until(lambda: not registry.agents(), "the device is closed")
+            until(lambda: descriptors() == before, "all descriptors are closed")
+            ip("link", "add", net.a, "index", index, "type", "veth", "peer", "name", net.b)
+            for name in (net.a, net.b):
+                net.link(name, "up")
+        assert listener.state is IdState.LISTEN
+
+
+def test_an_id_hears_of_the_end_of_its_own_device_alone(net: Netdevs) -> None:
+    """It is bound at any address, and goes by lo; a request to the listener has opened another device."""
+    give(net, net.a, "10.77.0.1")
+    with (
+        EventChannel() as channel,
+        EventChannel() as ours,
+        create_id(channel, timing=FAST) as listener,
+        create_id(ours, timing=FAST, device="roce_lo") as lasting,
+        create_id(ours, timing=FAST) as one,
+    ):
+        listener.bind_addr(("0.0.0.0", 0))
+        listener.listen()
+        one.bind_addr(("0.0.0.0", 0))
+        answers(listener, "10.77.0.1", f"roce_{net.a}")
+        lasting.bind_addr(("127.0.0.1", 0))
+        resolve(one, ("127.0.0.1", listener.get_src_port()))
+        net.delete(net.a)
+        until(lambda: [agent.name for agent in registry.agents()] == ["roce_lo"], "the device is closed")
+        assert one.state is IdState.ROUTE_RESOLVED
+        with pytest.raises(TimeoutError):
+            ours.get_cm_event(0)
+
+
+@pytest.mark.parametrize("kind", DEVICES)
+@pytest.mark.parametrize("first", ["bind", "resolve"])
+def test_an_id_that_is_bound_at_any_address_connects_from_its_port(
+    net: Netdevs, kind: str, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RNIC_TRANSPORT", kind)
+    give(net, net.a, "10.77.0.1")
+    with (
+        EventChannel() as channel,
+        EventChannel() as ours,
+        create_id(channel, timing=FAST) as listener,
+        create_id(ours, timing=FAST) as one,
+    ):
+        listener.bind_addr(("10.77.0.1", 0))
+        listener.listen()
+        where, port = ("10.77.0.1", listener.get_src_port()), 0
+        if first == "bind":
+            one.bind_addr(("0.0.0.0", 0))
+            port = one.get_src_port()
+            one.resolve_addr(None, where)
+        else:
+            one.resolve_addr(("0.0.0.0", 0), where)
+        expect(ours, EventType.ADDR_RESOLVED)
+        one.resolve_route()
+        expect(ours, EventType.ROUTE_RESOLVED)
+        one.create_qp()
+        one.connect()
+        with expect(channel, EventType.CONNECT_REQUEST).id as server:
+            peer = server.get_peer_addr()
+            assert peer
+            assert peer[:2] == ("10.77.0.1", port or one.get_src_port())
+            server.create_qp()
+            server.accept()
+            expect(ours, EventType.ESTABLISHED)
+
+
+@pytest.mark.usefixtures("net")
+def test_what_strangers_ask_for_is_looked_at_only_so_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A look at an address asks the kernel more than once, with everybody waiting for the lock."""
+    looks = []
+
+    def is_ours(address: Any) -> bool:
+        looks.append(address)
+        return False
+
+    monkeypatch.setattr(door_of, "_is_ours", is_ours)
+    with EventChannel() as channel, create_id(channel, timing=FAST) as listener:
+        listener.bind_addr(("0.0.0.0", 0))
+        listener.listen()
+        with registry.lock:
+            assert registry._everywhere
+            assert isinstance(registry._everywhere.service, DoorService)
+            door = registry._everywhere.service._doors[Transport.IB]
+            assert isinstance(door, door_of.IbDoor)
+            for _ in range(1000):
+                assert door._look_at(ip_address("10.77.0.9"), 0).slot is None
+            assert len(looks) == 1
+            for number in range(1000):
+                door._look_at(ip_address(f"10.78.{number // 250}.{number % 250}"), 0)
+            assert len(looks) < 1000
 
 
 def test_a_stranger_opens_a_device_of_iwarp_for_as_long_as_he_stays(net: Netdevs) -> None:

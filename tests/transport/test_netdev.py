@@ -229,7 +229,7 @@ def test_the_table_has_an_address_as_soon_as_the_kernel_has_it(devs: Netdevs) ->
 
 
 def test_a_query_that_hears_of_an_address_first_has_its_socket_served(devs: Netdevs) -> None:
-    """It takes the kernel's notice away from the engine thread, which sleeps on the sockets that it knew before."""
+    """It takes the notice away from the engine thread, which sleeps on the sockets that it knew before."""
     with rnic.open_device(f"roce_{devs.a}") as ctx, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
         for _ in range(50):
             change_address(RTM_NEWADDR, TWO, devs.a)

@@ -114,13 +114,14 @@ static void handle(int entry, int number, siginfo_t *info, void *context) {
     guard_end();
 }
 
+#define EACH_ENTRY(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 #define ENTRY(i)                                                                                                       \
     static void entry##i(int number, siginfo_t *info, void *context) { handle(i, number, info, context); }
-ENTRY(0)
-ENTRY(1) ENTRY(2) ENTRY(3) ENTRY(4) ENTRY(5) ENTRY(6) ENTRY(7)
+#define NAME(i) entry##i,
 
-    static void (*const entries[ENTRIES])(int, siginfo_t *, void *) = {entry0, entry1, entry2, entry3,
-                                                                       entry4, entry5, entry6, entry7};
+EACH_ENTRY(ENTRY)
+
+static void (*const entries[ENTRIES])(int, siginfo_t *, void *) = {EACH_ENTRY(NAME)};
 
 static bool is_ours(const struct sigaction *action) {
     bool ours = false;

@@ -84,6 +84,7 @@ class Core(Ending, Sharing, Messaging):
     def pump(self, now: float) -> None:
         """Do all that can be done now.  Afterwards the descriptor tells of news, unless `busy`."""
         if self.released or self.broken is not None:
+            self.busy = False
             return
         self._go_long()
         self.protocol.settle()

@@ -59,9 +59,10 @@ class Waits(Face):
                 core.pump(monotonic())
                 if is_so():
                     return
+                if core.busy:  # messages may be here, of which no descriptor tells
+                    continue
                 if until is not None and monotonic() >= until:
                     raise TimeoutError(f"{what}: not within {timeout} s")
-                if not core.busy:
-                    sleep((core.fileno(),), earliest(until, core.deadline()))
+                sleep((core.fileno(),), earliest(until, core.deadline()))
         finally:
             core.waiting = False

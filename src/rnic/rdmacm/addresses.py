@@ -104,14 +104,14 @@ def set_afonly(one: CmId, value: int, agents: Sequence[Loop]) -> None:
 
 
 def _claim_again(one: CmId, agents: Sequence[Loop]) -> None:
-    for claim in one.claims:
+    for claim in (*one.claims, *one.let_in_on.values()):
         claim.close()
-    one.claims = []
+    one.claims, one.let_in_on = [], {}
     beside = [each for each in agents if not one.device and each.service.lets_in]
     others = [each for each in agents if each not in beside]
     one.claims, _ = _claim_port(one, one.local, one.local.port, others)
     for each in beside:  # the door has let it in
-        one.claims.append(each.service.claim_beside(one))
+        one.let_in_on[each] = each.service.claim_beside(one)
 
 
 def _tidy(one: CmId, agents: Sequence[Loop]) -> None:

@@ -302,9 +302,9 @@ class CmId(Connecting, QueuePair, SharedReceives, Messages):
         if self.calls_from is not None and not self.calls_from.ended:
             self.calls_from.service.give_port(self.ps, self.local.ip, self.local.port)
         self.calls_from = None
-        for claim in self.claims:
+        for claim in (*self.claims, *self.let_in_on.values()):
             claim.close()
-        self.claims = []
+        self.claims, self.let_in_on = [], {}
         while self._agents:
             agent = self._agents[-1]
             if agent.failed is None and not agent.ended:
@@ -313,8 +313,11 @@ class CmId(Connecting, QueuePair, SharedReceives, Messages):
             self._agents.pop()
 
     def device_removed(self, agent: Loop, status: int = 0) -> None:
-        """A device was removed; an id that also listens on others continues there."""
-        if self.agent is None and len(self._agents) > 1:
+        """A device was removed; an id that has another one, or listens on others, continues there."""
+        if self.agent is not agent and len(self._agents) > 1:
+            agent.service.unlisten(self)
+            if (claim := self.let_in_on.pop(agent, None)) is not None:
+                claim.close()
             self._agents.remove(agent)
             agent.leave(self)
             return

@@ -84,6 +84,11 @@ class DoorService(Reactor, ConnectionService):
         for door in self._used.get(one, ()):
             door.unlisten(one)
 
+    def connects(self, one: CmId) -> None:
+        """Let a socket of one address have the same port."""
+        for door in self._used.get(one, ()):
+            door.connects(one)
+
     def take_port(self, ps: PortSpace, ip: IP, verb: str) -> int:  # noqa: ARG002 - it is no device
         """Nobody calls from every address."""
         raise VerbsError(EADDRNOTAVAIL, "any address is not one to call from", verb)

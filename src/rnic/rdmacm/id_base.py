@@ -107,6 +107,7 @@ class IdBase:
         self._qkey = UDP_QKEY
         self._agents: list[Loop] = []
         self.claims: list[Claim] = []
+        self.let_in_on: dict[Loop, Claim] = {}  # devices that a door has opened, and the id's port there
         self.calls_from: Agent | None = None  # whose port it has, which it did not bind
         self._own_cqs: list[nic.CQ | nic.CompChannel] = []
         self.options: dict[Option, int] = {}
@@ -206,6 +207,11 @@ class IdBase:
         if loop not in self._agents:
             self._agents.append(loop)
             loop.join(self.as_id)
+
+    def connects(self) -> None:
+        """It goes on to connect by one device: what hears for it elsewhere is not in the way."""
+        for loop in self._agents:
+            loop.service.connects(self.as_id)
 
     def _expect(self, verb: str, *states: IdState) -> None:
         if self._pid != os.getpid():

@@ -158,6 +158,9 @@ class Door(Protocol):
     def unlisten(self, one: CmId) -> None:
         """Take no more requests for the id."""
 
+    def connects(self, one: CmId) -> None:
+        """The id connects from that port, at one address."""
+
     def close(self) -> None:
         """Close all descriptors; also in a forked child, whose descriptors are copies."""
 
@@ -278,6 +281,9 @@ class ConnectionService:
         EADDRINUSE: another process has it on this device. A service with a door for whole devices defines it.
         """
         raise NotImplementedError
+
+    def connects(self, one: CmId) -> None:
+        """An id connects from the port that it has bound. Default: nothing."""
 
     def take_port(self, ps: PortSpace, ip: IP, verb: str) -> int:
         """A port to connect from, which no other id of this host has. EADDRNOTAVAIL: there is none."""

@@ -9,6 +9,7 @@ from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
+from rnic.endpoint import MessageTooLongError
 from rnic.patterns.cursor import LiarError
 from rnic.patterns.rpc.calls import Asking
 from rnic.patterns.rpc.errors import DeadlineError, as_exception
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Client", "Future"]
 
-UNSENT = (ValueError, TypeError, RuntimeError)  # of send(): it is too long, or another thread is there
 LIMIT = 16  # what an rnic.Connection carries without a step of Python per message; more is slower
 WINDOW = 1 << 19  # half of what rnic.Config.max_backlog is by default
 
@@ -145,7 +145,9 @@ class Client:
     def _send(self, future: Future, frame: bytes, timeout: float | None) -> None:
         try:
             self._messages.send(frame, timeout)
-        except UNSENT:
+        except (
+            MessageTooLongError
+        ):  # of any other exception, which a signal's handler may raise, it may have gone
             self._asking.over_with(self._asking.number_of(future))
             raise
         except OSError as error:

@@ -19,7 +19,7 @@ import socket
 from collections.abc import Callable
 from errno import EADDRINUSE, EMFILE, ENFILE, ENOBUFS, ENOMEM
 from time import monotonic_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakSet
 
 from rnic.enums import Transport
@@ -61,7 +61,21 @@ _log = Log("rnic.rdmacm")
 
 _PAUSE_NS = 250 * 10**6  # until the next try, where descriptors or memory were missing
 _EXHAUSTED = EMFILE, ENFILE, ENOMEM, ENOBUFS
+_KNOWN_NS = 10**9  # how long it is believed which device an address has
+_KNOWN_MOST = 1024  # addresses
+_LOOKS, _LOOK_NS = 128, 10**7  # at addresses that are not known: so many at once, and one more in this time
 _STAY_NS = 2 * 10**9  # how long a device at which nobody listens refuses requests
+
+
+class _Known(NamedTuple):
+    """What was found out about an address."""
+
+    until: int  # ns
+    ours: bool  # it is of this host
+    slot: int | None  # of its device
+
+
+_NOTHING_KNOWN = _Known(0, False, None)
 
 
 class IbDoor:
@@ -81,6 +95,8 @@ class IbDoor:
         self._kept_out: set[tuple[CmId, str]] = set()  # of which devices that was said
         self._refusing: WeakSet[Agent] = WeakSet()
         self._owners = Owners()
+        self._known: dict[tuple[IP, int], _Known] = {}
+        self._looks_at = 0  # ns: when all looks would be there again
 
     # ------------------------------------------------------------------ for ids
 
@@ -156,6 +172,7 @@ class IbDoor:
         then all devices are opened, and that of each address that comes.
         """
         others = [each for key in self._ids[one] for each in self._with(key) if each is not one]
+        self._known.clear()  # it is to be let in where others are
         if any(each.is_listening for each in others):
             raise VerbsError(EADDRINUSE, port_taken(str(one.local.ip), one.local.port), "listen")
         try:
@@ -223,7 +240,7 @@ class IbDoor:
         """Let an id listen on a device, as if it had been bound there."""
         if one.uses(agent):
             return
-        one.claims.append(agent.service.claim_beside(one))
+        one.let_in_on[agent] = agent.service.claim_beside(one)
         one.use_too(agent)
         if one.is_listening:
             agent.service.listen(one)
@@ -231,6 +248,9 @@ class IbDoor:
     def unlisten(self, one: CmId) -> None:
         """The devices refuse requests then."""
         self._hears(one)
+
+    def connects(self, one: CmId) -> None:
+        """Nothing: its port is a name, which it has everywhere."""
 
     def forget(self, one: CmId) -> None:
         """An id gives its port back."""
@@ -270,19 +290,41 @@ class IbDoor:
         if fields[:2] != (MAGIC, VERSION):
             return
         if fields[2] == OWNER_QUERY and dst.version in self._ears:
-            if sender and _is_ours(dst):
+            if self._look_at(dst, scope).ours:
                 answer(said, sock, sender)
-            self._open_for_all(dst, scope)
         elif fields[2] == FORWARD and (uid in (0, os.getuid()) or self._owners.have(uid, dst)):
             self._hand_in(said, dst, scope)
 
     def _hand_in(self, message: bytes, dst: IP, scope: int) -> None:
-        if (agent := self._open_for_all(dst, scope)) is not None:
-            send(message, f"\0rnic/1/slot/{agent.context.cm_slot()}")
+        slot = self._look_at(dst, scope).slot
+        if slot is not None and not send(message, f"\0rnic/1/slot/{slot}"):
+            self._known.pop((dst, scope), None)  # the device has closed
+
+    def _look_at(self, ip: IP, scope: int) -> _Known:
+        """What an address is, with its device open for all ids.
+
+        Strangers ask at any rate, and a look has its price: an address is looked at once in a while, and only
+        so many in a time.
+        """
+        now = monotonic_ns()
+        known = self._known.get((ip, scope))
+        if known is not None and now < known.until:
+            return known
+        self._looks_at = max(self._looks_at, now) + _LOOK_NS
+        if self._looks_at > now + _LOOKS * _LOOK_NS:
+            self._looks_at -= _LOOK_NS
+            return _NOTHING_KNOWN
+        if len(self._known) >= _KNOWN_MOST:
+            self._known.clear()
+        ours = _is_ours(ip)
+        agent = self._open_for_all(ip, scope) if ours else None
+        slot = None if agent is None else agent.context.cm_slot()
+        known = self._known[ip, scope] = _Known(now + _KNOWN_NS, ours, slot)
+        return known
 
     def _open_for_all(self, ip: IP, scope: int) -> Agent | None:
-        """Open the device of an address for all ids. None: it is not this host's, or cannot be opened now."""
-        if monotonic_ns() < self._paused_until or not _is_ours(ip):
+        """Open the device of an address of this host for all ids. None: it cannot be opened now."""
+        if monotonic_ns() < self._paused_until:
             return None
         try:
             agent = self._open_at(self.transport, routes.held_as(ip), scope)

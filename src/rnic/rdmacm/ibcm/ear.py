@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _UCRED = struct.Struct("=iII")
 _MOST = 1 << 16
-_AT_ONCE = 64  # datagrams of a socket that are taken before others have a turn
+_AT_ONCE = 8  # datagrams of a socket that are taken before others have a turn
 _SO_ATTACH_REUSEPORT_CBPF, _IP_PKTINFO, _UDP_NO_CHECK6_RX = 51, 8, 102
 _IP_MULTICAST_ALL, _IPV6_MULTICAST_ALL = 49, 29
 SO_ATTACH_FILTER, _RANDOM = 26, 0xFFFFF000 + 56  # SKF_AD_OFF + SKF_AD_RANDOM

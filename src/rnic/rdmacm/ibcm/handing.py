@@ -88,7 +88,12 @@ def send(message: bytes, name: str) -> bool:
 
 
 def answer(query: bytes, sock: socket.socket, sender: str | bytes) -> None:
-    """UDP port 4791 of the address is this process'."""
+    """UDP port 4791 of the address is this process'.
+
+    Only to an abstract name: a path may lead to a socket that the sender may not open itself.
+    """
+    if not isinstance(sender, bytes) or not sender.startswith(b"\0"):
+        return
     fields = list(HEADER.unpack_from(query))
     fields[2:4] = OWNER_ANSWER, 0
     try:

@@ -74,6 +74,12 @@ class IwDoor:
         if (claim := self._claims.get(one)) is not None:
             claim.unlisten()
 
+    def connects(self, one: CmId) -> None:
+        """Share the port with a socket of one address."""
+        if (claim := self._claims.get(one)) is not None:
+            for sock in claim.sockets:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+
     def forget(self, one: CmId) -> None:
         """An id gives its port back."""
         self._claims.pop(one, None)
