@@ -221,7 +221,7 @@ def test_what_strangers_ask_for_is_looked_at_only_so_often(
             door = registry._everywhere.service._doors[Transport.IB]
             assert isinstance(door, door_of.IbDoor)
             for _ in range(1000):
-                assert door._look_at(ip_address("10.77.0.9"), 0).slot is None
+                assert door._agent_at(ip_address("10.77.0.9"), 0) is None
             assert len(looks) == 1
             for number in range(1000):
                 door._look_at(ip_address(f"10.78.{number // 250}.{number % 250}"), 0)

@@ -70,6 +70,7 @@ void follow_look(struct net *net, uint64_t now) {
         net->calls->gone(net->owner);
     else if (rc == 0)
         follow_apply(net, &fresh, now);
+    engine_wake(net->run); /* whoever has looked: there may be a socket more to sleep on, and timers */
 }
 
 /* ---------------------------------------------------------------- notices */
@@ -132,11 +133,17 @@ static void arm(void *owner, bool armed) {
     engine_watch_for(net->run, &net->watched_follow, net->follow_fd, EPOLLIN);
 }
 
-static uint64_t timer_at(const void *owner) { return ports_again(owner); }
+/* A device that has failed looks no more. */
+static uint64_t timer_at(const void *owner) {
+    const struct net *net = owner;
+    return net->follow_fd < 0 ? NEVER : ports_again(net);
+}
 
 static void timer(void *owner, uint64_t now) {
-    if (now >= ports_again(owner))
-        follow_look(owner, now);
+    if (now < timer_at(owner))
+        return;
+    follow_look(owner, now);
+    ports_put_off(owner, now);
 }
 
 const struct source follow_source = {

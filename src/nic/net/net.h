@@ -137,7 +137,8 @@ void ports_close(struct net *net);
 void ports_measure(struct net *net);                                          /* what follows from buffers and MTU */
 bool ports_follow(struct net *net, const struct netdev *fresh, uint64_t now); /* true: the GID table has changed */
 void ports_show_headers(struct net *net, bool show);
-uint64_t ports_again(const struct net *net);                           /* when addresses are tried again; NEVER */
+uint64_t ports_again(const struct net *net);       /* when addresses are tried again; NEVER */
+void ports_put_off(struct net *net, uint64_t now); /* that could not be done now, if it is due yet */
 struct port *ports_find(struct net *net, const struct in6_addr *addr); /* that has the address; NULL */
 
 /* pkeys.c. None: the default partition alone */

@@ -19,7 +19,7 @@
 #define WINDOW_SHARE 3          /* a QP's part of a socket buffer like ours, in which packets take more than their bytes */
 
 #define AGAIN_FIRST_NS 1000000000ull /* until an address that is taken is tried again; then twice as long each time, */
-#define AGAIN_MOST_NS 60000000000ull /* up to this: each try keeps the device from its work for 25 ms */
+#define AGAIN_MOST_NS 60000000000ull /* up to this: each try keeps the device from its work for 25 ms an address */
 
 static const union rnic_gid none;
 
@@ -217,11 +217,17 @@ static void forget_taken(struct net *net, const struct netdev *fresh, bool all) 
 
 uint64_t ports_again(const struct net *net) { return net->taken_again ? net->taken_again : NEVER; }
 
-/* True: it is there, and has a port now.  Else it cannot be bound yet, and the kernel tells when; or it is taken. */
+void ports_put_off(struct net *net, uint64_t now) {
+    if (net->taken_again && now >= net->taken_again)
+        net->taken_again = now + AGAIN_FIRST_NS;
+}
+
+/* True: it is there, and has a port now.  Else it cannot be bound yet, and the kernel tells when; or it is taken, or something
+ * else was missing. */
 static bool welcome(struct net *net, const struct netdev *fresh, const union rnic_gid *gid, uint64_t now) {
     bool known = is_in(net->netdev.gids, net->netdev.ngids, gid) || is_in(net->taken, net->ntaken, gid);
     int at = known ? -1 : place_for(net, fresh, gid), rc = at < 0 ? -ENOSPC : open_port(net, at, *gid, now, NULL);
-    if (rc == -EADDRINUSE)
+    if (rc && rc != -EADDRNOTAVAIL && rc != -ENOSPC)
         net->taken[net->ntaken++] = *gid;
     return !rc;
 }

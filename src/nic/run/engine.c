@@ -327,4 +327,5 @@ void engine_stop(struct run *run) {
     run->epoll_fd = -1; /* what still comes while the device closes is watched no more */
     if (run->wake_fd >= 0)
         close(run->wake_fd);
+    run->wake_fd = -1;
 }

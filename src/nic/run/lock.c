@@ -90,6 +90,7 @@ static const void *this_thread(void) {
 
 static void hold(struct run *run) {
     atomic_store_explicit(&run->holder, this_thread(), memory_order_relaxed);
+    run->outer = held;
     held = run;
 }
 
@@ -139,9 +140,12 @@ static bool is_ours(const struct run *run) {
 }
 
 void run_wait_to_fork(bool waits) {
+    static _Thread_local QUICK struct run *stuck;
     struct run *run = held ? held : between;
-    if (run)
-        atomic_store(&run->stuck, waits);
+    if (waits)
+        stuck = run && is_ours(run) ? run : NULL;
+    if (stuck)
+        atomic_store(&stuck->stuck, waits);
 }
 
 bool run_lock_to_fork(struct run *run) {
@@ -152,7 +156,7 @@ bool run_lock_to_fork(struct run *run) {
     atomic_fetch_sub(&run->waiting, 1);
     if (!locked)
         return false;
-    hold(run);
+    atomic_store_explicit(&run->holder, this_thread(), memory_order_relaxed);
     run_uncancelled(run);
     return true;
 }
@@ -170,7 +174,8 @@ static void unlock(struct run *run) {
     run->uncancelled = false;
     struct run *other = between; /* of what a handler of a signal has interrupted */
     between = run;
-    held = NULL;
+    if (held == run)
+        held = run->outer;
     atomic_store_explicit(&run->holder, NULL, memory_order_relaxed);
     pthread_mutex_unlock(&run->lock);
     between = other;

@@ -83,6 +83,7 @@ struct run {
     _Atomic(const void *) holder; /* the thread that has it; written by that one */
     bool uncancelled;             /* pthread_cancel() is off for the thread that has the lock; its state before: */
     int cancel_state;
+    struct run *outer;        /* whose lock the holder had before, and has yet; its own */
     _Atomic bool stuck;       /* the holder waits for a fork: run_wait_to_fork() */
     _Atomic int waiting;      /* threads that wait for the lock for a verb; whoever makes progress makes way */
     _Atomic uint32_t refused; /* polls since the last one that got the lock */

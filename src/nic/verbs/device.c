@@ -39,13 +39,9 @@ static struct netdev netdev_now(struct dev *dev) {
     if (atomic_load(&dev->dead))
         return dev->net.netdev;
     dev_lock(dev);
-    bool news = follow_receive(&dev->net, run_clock());
+    follow_receive(&dev->net, run_clock());
     struct netdev net = dev->net.netdev;
-    if (news)
-        progress_finish(&dev->run, run_clock());
     dev_unlock(dev);
-    if (news) /* a new address has a socket to sleep on, and timers */
-        engine_wake(&dev->run);
     return net;
 }
 

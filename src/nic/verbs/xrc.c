@@ -332,6 +332,8 @@ int soft_close_qp(struct rnic_qp *pub, struct rnic_err *err) {
             verbs_carry_on(dev, qp);
     }
     bool last = !rc && leave(dev, qp, h);
+    if (!rc && ends && !last) /* somebody has opened it meanwhile */
+        verbs_carry_on(dev, qp);
     dev_unlock(dev);
     if (rc)
         return rc;

@@ -81,11 +81,19 @@ class Core(Ending, Sharing, Messaging):
         """A descriptor that becomes readable when a pump has something to do."""
         return self.comp.fileno()
 
+    def ring(self) -> None:
+        """Make the descriptor readable until the next pump, if that has something to do already."""
+        if self.busy and not self._rung and not self.released:
+            self.comp.wake()
+            self._rung = True
+
     def pump(self, now: float) -> None:
         """Do all that can be done now.  Afterwards the descriptor tells of news, unless `busy`."""
         if self.released or self.broken is not None:
-            self.busy = False
             return
+        if self._rung:
+            self._rung = False
+            self.comp.unwake()
         self._go_long()
         self.protocol.settle()
         if self._took_receives or self._took_sends or self._took_op:

@@ -52,6 +52,7 @@ class Parts:
         """release() has begun.  When it is done, `given_back` is true."""
         self.busy = False
         """The last pump stopped to let other tasks work: pump again at once."""
+        self._rung = False  # and the descriptor says so
         context = cm_id.verbs
         assert context is not None
         self._has_streams = context.device.transport is Transport.IWARP

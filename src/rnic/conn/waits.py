@@ -59,10 +59,10 @@ class Waits(Face):
                 core.pump(monotonic())
                 if is_so():
                     return
-                if core.busy:  # messages may be here, of which no descriptor tells
-                    continue
                 if until is not None and monotonic() >= until:
+                    core.ring()
                     raise TimeoutError(f"{what}: not within {timeout} s")
-                sleep((core.fileno(),), earliest(until, core.deadline()))
+                if not core.busy:
+                    sleep((core.fileno(),), earliest(until, core.deadline()))
         finally:
             core.waiting = False

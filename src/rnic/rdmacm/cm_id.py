@@ -315,11 +315,11 @@ class CmId(Connecting, QueuePair, SharedReceives, Messages):
     def device_removed(self, agent: Loop, status: int = 0) -> None:
         """A device was removed; an id that has another one, or listens on others, continues there."""
         if self.agent is not agent and len(self._agents) > 1:
+            self._agents.remove(agent)
+            agent.leave(self)
             agent.service.unlisten(self)
             if (claim := self.let_in_on.pop(agent, None)) is not None:
                 claim.close()
-            self._agents.remove(agent)
-            agent.leave(self)
             return
         self.state = IdState.DEVICE_REMOVAL
         self.put(EventType.DEVICE_REMOVAL, status)

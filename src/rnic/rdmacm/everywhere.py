@@ -84,10 +84,10 @@ class DoorService(Reactor, ConnectionService):
         for door in self._used.get(one, ()):
             door.unlisten(one)
 
-    def connects(self, one: CmId) -> None:
+    def share_port(self, one: CmId, *, shared: bool) -> None:
         """Let a socket of one address have the same port."""
         for door in self._used.get(one, ()):
-            door.connects(one)
+            door.share_port(one, shared=shared)
 
     def take_port(self, ps: PortSpace, ip: IP, verb: str) -> int:  # noqa: ARG002 - it is no device
         """Nobody calls from every address."""

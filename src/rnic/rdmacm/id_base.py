@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from errno import EADDRNOTAVAIL, ECONNREFUSED, EINVAL
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Any, cast
@@ -208,10 +209,16 @@ class IdBase:
             self._agents.append(loop)
             loop.join(self.as_id)
 
-    def connects(self) -> None:
-        """It goes on to connect by one device: what hears for it elsewhere is not in the way."""
+    @contextmanager
+    def connecting(self) -> Iterator[None]:
+        """It binds its port on one device: what hears for it elsewhere is not in the way."""
         for loop in self._agents:
-            loop.service.connects(self.as_id)
+            loop.service.share_port(self.as_id, shared=True)
+        try:
+            yield
+        finally:
+            for loop in self._agents:
+                loop.service.share_port(self.as_id, shared=False)
 
     def _expect(self, verb: str, *states: IdState) -> None:
         if self._pid != os.getpid():

@@ -158,8 +158,8 @@ class Door(Protocol):
     def unlisten(self, one: CmId) -> None:
         """Take no more requests for the id."""
 
-    def connects(self, one: CmId) -> None:
-        """The id connects from that port, at one address."""
+    def share_port(self, one: CmId, *, shared: bool) -> None:
+        """The id binds that port at one address, too, to connect from it."""
 
     def close(self) -> None:
         """Close all descriptors; also in a forked child, whose descriptors are copies."""
@@ -282,8 +282,8 @@ class ConnectionService:
         """
         raise NotImplementedError
 
-    def connects(self, one: CmId) -> None:
-        """An id connects from the port that it has bound. Default: nothing."""
+    def share_port(self, one: CmId, *, shared: bool) -> None:
+        """An id binds its port at one address, too, to connect from it. Default: nothing."""
 
     def take_port(self, ps: PortSpace, ip: IP, verb: str) -> int:
         """A port to connect from, which no other id of this host has. EADDRNOTAVAIL: there is none."""

@@ -188,10 +188,14 @@ static bool query_all(struct query *q, int64_t until) {
 static bool await_answer(const struct query *q, int64_t until) {
     struct pollfd pfd = {.fd = q->fd, .events = POLLIN};
     bool found = false;
-    for (int64_t left = until - clock_ms(); !found && left >= 0 && poll(&pfd, 1, (int)left) == 1;
-         left = until - clock_ms()) {
+    int64_t left;
+    do { /* once at least: what lies there has come in time */
+        left = until - clock_ms();
+        if (poll(&pfd, 1, left > 0 ? (int)left : 0) != 1) {
+            break;
+        }
         found = read_answer(q);
-    }
+    } while (!found && left >= 0);
     return found;
 }
 

@@ -17,9 +17,10 @@ import os
 import select
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from errno import EADDRINUSE, EMFILE, ENFILE, ENOBUFS, ENOMEM
 from time import monotonic_ns
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from rnic.enums import Transport
@@ -67,15 +68,14 @@ _LOOKS, _LOOK_NS = 128, 10**7  # at addresses that are not known: so many at onc
 _STAY_NS = 2 * 10**9  # how long a device at which nobody listens refuses requests
 
 
-class _Known(NamedTuple):
+@dataclass
+class _Known:
     """What was found out about an address."""
 
     until: int  # ns
     ours: bool  # it is of this host
-    slot: int | None  # of its device
-
-
-_NOTHING_KNOWN = _Known(0, False, None)
+    agent: Agent | None = None  # its device, which is not tried again
+    again: int = 0  # before, ns
 
 
 class IbDoor:
@@ -96,7 +96,7 @@ class IbDoor:
         self._refusing: WeakSet[Agent] = WeakSet()
         self._owners = Owners()
         self._known: dict[tuple[IP, int], _Known] = {}
-        self._looks_at = 0  # ns: when all looks would be there again
+        self._looks_at = {False: 0, True: 0}  # ns: when all looks will be there again; of loopback
 
     # ------------------------------------------------------------------ for ids
 
@@ -249,7 +249,7 @@ class IbDoor:
         """The devices refuse requests then."""
         self._hears(one)
 
-    def connects(self, one: CmId) -> None:
+    def share_port(self, one: CmId, *, shared: bool) -> None:
         """Nothing: its port is a name, which it has everywhere."""
 
     def forget(self, one: CmId) -> None:
@@ -292,35 +292,51 @@ class IbDoor:
         if fields[2] == OWNER_QUERY and dst.version in self._ears:
             if self._look_at(dst, scope).ours:
                 answer(said, sock, sender)
+            self._agent_at(dst, scope)
         elif fields[2] == FORWARD and (uid in (0, os.getuid()) or self._owners.have(uid, dst)):
             self._hand_in(said, dst, scope)
 
     def _hand_in(self, message: bytes, dst: IP, scope: int) -> None:
-        slot = self._look_at(dst, scope).slot
-        if slot is not None and not send(message, f"\0rnic/1/slot/{slot}"):
-            self._known.pop((dst, scope), None)  # the device has closed
+        if (agent := self._agent_at(dst, scope)) is not None:
+            send(message, f"\0rnic/1/slot/{agent.context.cm_slot()}")
 
     def _look_at(self, ip: IP, scope: int) -> _Known:
-        """What an address is, with its device open for all ids.
+        """Whether an address is this host's.
 
-        Strangers ask at any rate, and a look has its price: an address is looked at once in a while, and only
-        so many in a time.
+        Strangers ask at any rate, and a look has its price: an address is looked at once in a while, and of
+        those that were not known as this host's only so many in a time.
         """
-        now = monotonic_ns()
-        known = self._known.get((ip, scope))
+        now, key = monotonic_ns(), (ip, scope if ip.version == 6 and ip.is_link_local else 0)
+        known = self._known.get(key)
         if known is not None and now < known.until:
             return known
-        self._looks_at = max(self._looks_at, now) + _LOOK_NS
-        if self._looks_at > now + _LOOKS * _LOOK_NS:
-            self._looks_at -= _LOOK_NS
-            return _NOTHING_KNOWN
+        if (known is None or not known.ours) and not self._may_look(ip.is_loopback, now):
+            return _Known(0, ours=False)
         if len(self._known) >= _KNOWN_MOST:
-            self._known.clear()
-        ours = _is_ours(ip)
-        agent = self._open_for_all(ip, scope) if ours else None
-        slot = None if agent is None else agent.context.cm_slot()
-        known = self._known[ip, scope] = _Known(now + _KNOWN_NS, ours, slot)
+            self._known = {
+                each: of for each, of in self._known.items() if of.ours and not each[0].is_loopback
+            }
+        known = self._known[key] = _Known(now + _KNOWN_NS, ours=_is_ours(ip))
         return known
+
+    def _may_look(self, loopback: bool, now: int) -> bool:
+        """What this host sends itself, to any of 2**24 addresses, has looks of its own."""
+        due = max(self._looks_at[loopback], now) + _LOOK_NS
+        if due > now + _LOOKS * _LOOK_NS:
+            return False
+        self._looks_at[loopback] = due
+        return True
+
+    def _agent_at(self, ip: IP, scope: int) -> Agent | None:
+        """The device of an address of this host, open for all ids; None: there is none now."""
+        known, now = self._look_at(ip, scope), monotonic_ns()
+        if known.agent is not None and known.agent in self._agents():
+            return known.agent
+        if not known.ours or now < known.again:
+            return None
+        known.again = now + _PAUSE_NS
+        known.agent = self._open_for_all(ip, scope)
+        return known.agent
 
     def _open_for_all(self, ip: IP, scope: int) -> Agent | None:
         """Open the device of an address of this host for all ids. None: it cannot be opened now."""

@@ -74,11 +74,12 @@ class IwDoor:
         if (claim := self._claims.get(one)) is not None:
             claim.unlisten()
 
-    def connects(self, one: CmId) -> None:
+    def share_port(self, one: CmId, *, shared: bool) -> None:
         """Share the port with a socket of one address."""
-        if (claim := self._claims.get(one)) is not None:
+        claim = self._claims.get(one)
+        if claim is not None and not one.options.get(Option.REUSEADDR):  # else it is shared
             for sock in claim.sockets:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, shared)
 
     def forget(self, one: CmId) -> None:
         """An id gives its port back."""

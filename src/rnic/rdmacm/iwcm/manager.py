@@ -132,9 +132,10 @@ class IwService(Reactor, ConnectionService):
         """A socket for an id to connect by, at the id's own port."""
         claim = self._bound.get(one)
         taken = claim.take(one.local.ip) if claim is not None else None
-        if taken is None:
-            one.connects()
-        return taken or self.ports.use(one.local, "connect")
+        if taken is not None:
+            return taken
+        with one.connecting():
+            return self.ports.use(one.local, "connect")
 
     # ------------------------------------------------------------------ peers
 
