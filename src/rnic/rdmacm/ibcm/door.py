@@ -17,7 +17,6 @@ import os
 import select
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from errno import EADDRINUSE, EMFILE, ENFILE, ENOBUFS, ENOMEM
 from time import monotonic_ns
 from typing import TYPE_CHECKING
@@ -68,14 +67,13 @@ _LOOKS, _LOOK_NS = 128, 10**7  # at addresses that are not known: so many at onc
 _STAY_NS = 2 * 10**9  # how long a device at which nobody listens refuses requests
 
 
-@dataclass
 class _Known:
-    """What was found out about an address."""
+    """What was found out about an address: whether it is this host's; believed until a time (ns)."""
 
-    until: int  # ns
-    ours: bool  # it is of this host
-    agent: Agent | None = None  # its device, which is not tried again
-    again: int = 0  # before, ns
+    def __init__(self, until: int, *, ours: bool) -> None:
+        self.until, self.ours = until, ours
+        self.agent: Agent | None = None  # its device, which is not opened again
+        self.again = 0  # before, ns
 
 
 class IbDoor:
