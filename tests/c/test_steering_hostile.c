@@ -265,7 +265,10 @@ static void nobody_on_the_wire_has_a_say_in_the_group(void) {
     uint32_t before = group_members[0].probes + group_members[1].probes, packets = group_strays();
     for (uint8_t kind = 0; kind < 5; kind++)
         forge(wire, (const uint8_t[32]){PORT_PROBE_OPCODE, kind}, 32);
-    forge(wire, (const uint8_t[32]){4}, 32);
+    uint32_t nobodys = 0;
+    while (nobodys == group_members[0].slot.number || nobodys == group_members[1].slot.number)
+        nobodys++;
+    forge(wire, (const uint8_t[32]){4, [5] = (uint8_t)(nobodys >> 2), (uint8_t)(nobodys << 6)}, 32);
     forge(wire, (const uint8_t[1]){0}, 0);
     group_read();
     CHECK_EQ(group_members[0].probes + group_members[1].probes, before);
