@@ -110,6 +110,8 @@ bool follow_concerns(const void *notices, uint32_t n, int ifindex) {
 bool follow_receive(void *owner, uint64_t now) {
     struct net *net = owner;
     bool any = false, concerned = false;
+    if (net->follow_fd < 0 || netdev_space() != net->netdev.space) /* a thread elsewhere would not find the netdev */
+        return false;
     for (int i = 0; net->follow_fd >= 0 && i < AT_ONCE; i++) {
         struct sockaddr_nl from = {0};
         socklen_t size = sizeof from;

@@ -185,7 +185,7 @@ static void scan_end(struct scan *s) {
     close(s->fd);
 }
 
-static uint64_t current_space(void) {
+uint64_t netdev_space(void) {
     struct stat st;
     return stat("/proc/thread-self/ns/net", &st) == 0 ? (uint64_t)st.st_ino : 0;
 }
@@ -199,7 +199,7 @@ static int query(const struct scan *s, struct netdev *dev) {
         return -errno;
     }
     dev->ifindex = req.ifr_ifindex;
-    dev->space = current_space();
+    dev->space = netdev_space();
     if (ioctl(s->fd, SIOCGIFFLAGS, &req) != 0) {
         return -errno;
     }

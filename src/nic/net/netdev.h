@@ -31,6 +31,7 @@ int netdev_find(const char *name, struct netdev *out, struct rnic_err *err); /* 
 /* The same by number, whatever its name is now and also without an address. -ENODEV: it has gone; else try again later. */
 int netdev_read(int ifindex, struct netdev *out);
 /* Puts addresses where they are in another table of the same netdev, and others into the first entries that are empty there. */
+uint64_t netdev_space(void); /* the network namespace of this thread; 0: not known */
 void netdev_arrange(struct netdev *dev, const union rnic_gid table[NETDEV_MAX_GIDS]);
 
 #endif
