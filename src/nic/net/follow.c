@@ -107,11 +107,15 @@ bool follow_concerns(const void *notices, uint32_t n, int ifindex) {
     return false;
 }
 
+/* A thread that has entered another network namespace would not find the netdev, and take it for gone. */
+static void leave_to_engine(struct net *net) {
+    net->look_left = true;
+    engine_wake(net->run);
+}
+
 bool follow_receive(void *owner, uint64_t now) {
     struct net *net = owner;
     bool any = false, concerned = false;
-    if (net->follow_fd < 0 || netdev_space() != net->netdev.space) /* a thread elsewhere would not find the netdev */
-        return false;
     for (int i = 0; net->follow_fd >= 0 && i < AT_ONCE; i++) {
         struct sockaddr_nl from = {0};
         socklen_t size = sizeof from;
@@ -124,8 +128,11 @@ bool follow_receive(void *owner, uint64_t now) {
         else if (from.nl_pid == 0) /* the kernel's */
             concerned |= follow_concerns(net->notices, (uint32_t)n, net->netdev.ifindex);
     }
-    if (concerned)
+    bool here = concerned && netdev_space() == net->netdev.space;
+    if (here)
         follow_look(net, now);
+    else if (concerned)
+        leave_to_engine(net);
     return any;
 }
 
@@ -138,14 +145,18 @@ static void arm(void *owner, bool armed) {
 /* A device that has failed looks no more. */
 static uint64_t timer_at(const void *owner) {
     const struct net *net = owner;
-    return net->follow_fd < 0 ? NEVER : ports_again(net);
+    if (net->follow_fd < 0)
+        return NEVER;
+    return net->look_left ? 0 : ports_again(net);
 }
 
 static void timer(void *owner, uint64_t now) {
-    if (now < timer_at(owner))
+    struct net *net = owner;
+    if (now < timer_at(net))
         return;
-    follow_look(owner, now);
-    ports_put_off(owner, now);
+    net->look_left = false;
+    follow_look(net, now);
+    ports_put_off(net, now);
 }
 
 const struct source follow_source = {

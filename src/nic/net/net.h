@@ -93,6 +93,7 @@ struct net {
 
     union rnic_gid taken[NETDEV_MAX_GIDS]; /* addresses that have come, but somebody has their port who is not rnic: */
     int ntaken;
+    bool look_left; /* a notice was read where the netdev cannot be looked at: the engine is to do that */
     uint64_t taken_again, taken_wait; /* when they are tried again, and how long it was until then */
 
     int follow_fd;    /* netlink, and */

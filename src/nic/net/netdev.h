@@ -30,8 +30,8 @@ int netdev_list(struct netdev *list, int max, struct rnic_err *err);
 int netdev_find(const char *name, struct netdev *out, struct rnic_err *err); /* -ENODEV */
 /* The same by number, whatever its name is now and also without an address. -ENODEV: it has gone; else try again later. */
 int netdev_read(int ifindex, struct netdev *out);
-/* Puts addresses where they are in another table of the same netdev, and others into the first entries that are empty there. */
 uint64_t netdev_space(void); /* the network namespace of this thread; 0: not known */
+/* Puts addresses where they are in another table of the same netdev, and others into the first entries that are empty there. */
 void netdev_arrange(struct netdev *dev, const union rnic_gid table[NETDEV_MAX_GIDS]);
 
 #endif

@@ -145,9 +145,7 @@ class Client:
     def _send(self, future: Future, frame: bytes, timeout: float | None) -> None:
         try:
             self._messages.send(frame, timeout)
-        except (
-            MessageTooLongError
-        ):  # of any other exception, which a signal's handler may raise, it may have gone
+        except MessageTooLongError:  # nothing has gone; with an exception of a signal's handler it may have
             self._asking.over_with(self._asking.number_of(future))
             raise
         except OSError as error:
