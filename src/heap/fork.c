@@ -140,7 +140,7 @@ static void in_child(void) {
     size_t in_file = heap_in_file();
     if (heap_is_open())
         close(heap.fd);
-    /* What is mapped keeps the parent's file alive: of what was never handed out the addresses alone stay. */
+    /* A mapping keeps the parent's file alive: only the addresses stay of memory that was never handed out. */
     if (in_file < HEAP_BYTES && heap.fd >= 0)
         mmap(heap_base() + in_file, HEAP_BYTES - in_file, PROT_NONE,
              MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

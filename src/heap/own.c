@@ -70,7 +70,7 @@ bool own_copy(size_t from, size_t to, uint8_t *copy) {
 /* ---------------------------------------------------------------- what is mapped from the file */
 
 struct place;
-/* What is done to a part that is mapped from the file. */
+/* An action on a part that is mapped from the file. */
 typedef bool act(const struct place *p, size_t from, size_t to, int protection);
 
 /* Bytes of the heap. */

@@ -20,7 +20,7 @@ EXPORT int pthread_attr_setstack(pthread_attr_t *attr, void *at, size_t bytes) {
 
 #ifdef __GLIBC__
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-/* Of old programs; it takes the end of the stack. */
+/* pthread_attr_setstackaddr(), which old programs call, takes the end of the stack. */
 EXPORT int pthread_attr_setstackaddr(pthread_attr_t *attr, void *end) {
     heap_leave_file((const uint8_t *)end - 1);
     return NEXT(pthread_attr_setstackaddr)(attr, end);
