@@ -49,6 +49,10 @@ def test_a_thousand_pings(link: Link, role: str) -> None:
 
 @pytest.mark.combinations(3, family=["ipv4", "ipv6"], role=ROLES, load=["-C 10 -S 1024", "-c 8 -C 5", "-C 0"])
 def test_udaddy(link: Link, family: str, role: str, load: str) -> None:
+    udaddy(link, family, role, load)
+
+
+def udaddy(link: Link, family: str, role: str, load: str) -> None:
     here, there = link.host_ip[family], link.guest_ip[family]
     if role == "server":
         with rnic("udaddy", *load.split(), "-b", here) as process:
@@ -130,7 +134,10 @@ def test_cmtime_is_called(link: Link) -> None:
     job.kill()
 
 
-def test_tshark_reads_what_rnic_sent(wire: Wire) -> None:
+def test_tshark_reads_what_rnic_sent(link: Link, wire: Wire) -> None:
+    for role in ROLES:  # every kind of message from either end, whichever other tests ran
+        ucmatose(link, "ipv4", role, "-c 1 -C 1")
+        udaddy(link, "ipv4", role, "-C 1")
     kinds = {"req", "rep", "rtu", "dreq", "drep", "sidr req", "sidr rep"}
     for report in wire.check():
         assert set(report.mads) >= kinds, report.mads

@@ -156,8 +156,8 @@ class RegistrationCache:
         kept = _Kept(mr, weakref.ref(owner, lambda _: self._invalidate(key)))
         if self._kept.setdefault(key, kept) is not kept:  # another thread has come first
             mr.close()
-        while self.statistics().kept_bytes > self.max_bytes:
-            self._evicted += self._close(next(iter(list(self._kept))))
+        while (keys := list(self._kept)) and self.statistics().kept_bytes > self.max_bytes:
+            self._evicted += self._close(keys[0])
 
     def forget(self, mr: MR) -> None:
         """It is not to be kept, as its memory is another one now; give() closes it."""
