@@ -26,9 +26,9 @@ IWARP_ALL := $(addprefix tests/,conn files lab3 patterns rdmacm transport)
 
 # What a build depends on; C files twice: `make ctest` compiles them itself.
 SOURCES := $(shell find src examples/kernel -type f ! -name '*.py[co]' 2>/dev/null) $(wildcard meson.build meson.options)
-C_CORE  := $(shell find src/nic -name '*.c' 2>/dev/null)
+C_CORE  := $(shell find src/nic src/msg -name '*.c' 2>/dev/null)
 C_PERF  := $(wildcard src/rnic/_nic/*.c)
-C_ALL   := $(shell find src/nic src/ibverbs src/heap src/libc src/preload src/rnic/_nic src/rnic/_disk tests/c tests/fuzz tests/ibverbs tests/ucma \
+C_ALL   := $(shell find src/nic src/msg src/ibverbs src/heap src/libc src/preload src/rnic/_nic src/rnic/_disk tests/c tests/fuzz tests/ibverbs tests/ucma \
              tests/heap tests/lab3 tests/toolchains examples/c bench -name '*.[ch]' 2>/dev/null)
 C_TESTS := $(wildcard tests/c/test_*.c)
 C_VERBS := $(wildcard tests/ibverbs/c/test_*.c)
@@ -155,7 +155,7 @@ ASAN    := build-asan
 ifeq ($(origin CC),default)
 CC      := $(firstword $(foreach c,cc gcc clang,$(shell command -v $(c))))
 endif
-A_FLAGS := -std=gnu11 -Isrc/nic -Isrc/rnic/_nic -Itests/c -Itests/fuzz -g -O1 -fno-omit-frame-pointer -pthread \
+A_FLAGS := -std=gnu11 -Isrc/nic -Isrc -Isrc/rnic/_nic -Itests/c -Itests/fuzz -g -O1 -fno-omit-frame-pointer -pthread \
            -D_GNU_SOURCE -DRNIC_VERSION='"asan"' -Wall -Wextra -Wshadow -Werror -fsanitize=address,undefined -fno-sanitize-recover=all
 A_CORE  := $(patsubst %.c,$(ASAN)/%.o,$(C_CORE) $(C_PERF) $(C_HELP))
 A_HELP  := $(ASAN)/tests/c/check.o $(ASAN)/tests/c/fabric.o $(ASAN)/tests/fuzz/forge.o
@@ -215,7 +215,7 @@ $(T_TESTS:%.c=$(TSAN)/%): %: %.o $(T_CORE)
 # ---------------------------------------------------------------- mutants: the core as one library, compiled in a hurry
 
 MUTANTS := build-mutants
-M_FLAGS := -std=gnu11 -Isrc/nic -Isrc/rnic/_nic -Itests/c -Itests/fuzz -O1 -fPIC -w -pthread -D_GNU_SOURCE -DRNIC_VERSION=0
+M_FLAGS := -std=gnu11 -Isrc/nic -Isrc -Isrc/rnic/_nic -Itests/c -Itests/fuzz -O1 -fPIC -w -pthread -D_GNU_SOURCE -DRNIC_VERSION=0
 M_CORE  := $(patsubst %.c,$(MUTANTS)/%.o,$(C_CORE) $(C_PERF))
 M_HELP  := $(patsubst %.c,$(MUTANTS)/%.o,$(C_HELP))
 M_BINS  := $(C_TESTS:%.c=$(MUTANTS)/%)

@@ -169,6 +169,15 @@ def test_other_rooms_include_public_headers_alone(room: str) -> None:
     assert used == PUBLIC_HEADERS[room]
 
 
+def test_messages_know_the_border_of_the_device_alone() -> None:
+    used = {
+        name
+        for path in (ROOT / "src/msg").glob("*.[ch]")
+        for name in re.findall(r'^#include "([\w/.]+)"', path.read_text(), re.MULTILINE)
+    }
+    assert used == {"nic.h", "base/bytes.h", "msg/msg.h", "msg/frame.h", "msg/machine.h"}
+
+
 def test_every_folder_of_the_device_is_a_room() -> None:
     assert {p.name for p in NIC.iterdir() if p.is_dir()} == set(C_ROOMS)
 

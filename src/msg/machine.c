@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The pump: what has completed is handled, and what may go is posted.
+ */
+#include "msg/machine.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert(sizeof(struct msg) <= 4096, "a connection's state is small beside its buffers");
+
+static void copy_plainly(void *arg, void *to, const void *from, uint64_t bytes) {
+    (void)arg;
+    if (bytes)
+        memcpy(to, from, bytes);
+}
+
+struct msg *msg_open(const struct msg_config *config, const struct msg_memory *memory, const struct msg_hooks *hooks,
+                     struct rnic_qp *qp, struct rnic_cq *cq) {
+    struct msg *m = calloc(1, sizeof *m);
+    if (!m)
+        return NULL;
+    m->how = *config;
+    m->memory = *memory;
+    m->hooks = *hooks;
+    if (!m->hooks.copy)
+        m->hooks.copy = copy_plainly;
+    m->qp = qp;
+    m->cq = cq;
+    m->ops = qp->ctx->ops;
+    m->quick = rnic_extension(qp->ctx, RNIC_EXT_NOW);
+    m->close_by = MSG_NEVER;
+    m->credits.receives = config->receives + MSG_SPARE;
+    m->credits.threshold = config->receives / 2 > MIN_REFILL ? config->receives / 2 : MIN_REFILL;
+    m->operations.done_end = &m->operations.done;
+    return m;
+}
+
+void msg_free(struct msg *m) {
+    msg_out_clear(m);
+    msg_in_let_go(m);
+    msg_fetch_close(m);
+    while (m->in.first) {
+        struct msg_in *in = m->in.first;
+        m->in.first = in->next;
+        msg_drop(m, in);
+    }
+    free(m->theirs.known);
+    free(m);
+}
+
+void msg_greet(struct msg *m, const struct msg_peer *peer, int64_t now) {
+    m->peer = *peer;
+    m->credits.given = peer->receives;
+    m->credits.told = m->credits.posted; /* this end's hello says so */
+    m->heard_at = now;
+    msg_ends_step(m, GREETED);
+}
+
+void msg_establish(struct msg *m) { m->established = true; }
+bool msg_established(const struct msg *m) { return m->established; }
+
+void msg_count(const struct msg *m, struct msg_statistics *out) {
+    uint64_t queued;
+    msg_out_messages(m, &queued);
+    *out = (struct msg_statistics){.state = m->state,
+                                   .messages_sent = m->out.delivered,
+                                   .messages_received = m->in.complete - m->in.stopped,
+                                   .sends = m->out.handed_out - m->out.probes,
+                                   .receives = m->in.seen,
+                                   .credit_sends = m->out.credit_sends,
+                                   .probes = m->out.probes,
+                                   .credits = credits_left(&m->credits),
+                                   .queued = queued,
+                                   .backlog = m->in.weight,
+                                   .held = m->credits.arrived - m->credits.freed,
+                                   .partial = m->in.there};
+}
+
+/* ---------------------------------------------------------------- posting */
+
+static uint8_t *receive_place(const struct msg *m, uint64_t number) {
+    return m->memory.base + number % m->credits.receives * m->how.receive_size;
+}
+
+int msg_post_receives(struct msg *m, struct rnic_err *err) {
+    struct rnic_recv_wr wr[CHAIN];
+    struct rnic_sge sge[CHAIN];
+    const struct rnic_recv_wr *bad;
+    struct credits *c = &m->credits;
+    while (credits_to_post(c)) {
+        int n = 0;
+        for (; n < CHAIN && (uint64_t)n < credits_to_post(c); n++) {
+            uint64_t number = c->posted + (uint64_t)n;
+            sge[n] = (struct rnic_sge){(uintptr_t)receive_place(m, number), m->how.receive_size, m->memory.lkey};
+            wr[n] = (struct rnic_recv_wr){number * WR_KINDS + WR_RECEIVE, NULL, &sge[n], 1};
+            if (n)
+                wr[n - 1].next = &wr[n];
+        }
+        int rc = m->ops->post_recv(m->qp, wr, &bad, err);
+        c->posted += (uint64_t)(rc < 0 ? bad - wr : n);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+static int post(struct msg *m, struct rnic_send_wr *wr, struct rnic_err *err) {
+    const struct rnic_send_wr *bad;
+    if (m->quick && m->quick->post_send(m->qp, wr))
+        return 0;
+    return m->ops->post_send(m->qp, wr, &bad, err);
+}
+
+/* Posts SENDs, and probes, while there is something to say and a place for it.  Half a window needs a completion, which
+ * stands for all before it. */
+static int post_sends(struct msg *m, struct rnic_err *err) {
+    struct posting p;
+    while (m->out.handed_out - m->out.completed < m->memory.bounces) {
+        uint8_t *to =
+            m->memory.base + m->memory.sends_at + (m->out.handed_out + 1) % m->memory.bounces * m->how.send_size;
+        if (!msg_out_next(m, to, &p))
+            break;
+        struct rnic_sge sge = {(uintptr_t)to, p.header + p.bytes, m->memory.lkey};
+        struct rnic_send_wr wr = {.wr_id = p.number * WR_KINDS + WR_SEND,
+                                  .sg_list = &sge,
+                                  .num_sge = !p.probe,
+                                  .opcode = p.probe ? RNIC_WR_RDMA_WRITE : RNIC_WR_SEND};
+        bool signaled = p.signaled || p.number - m->out.signaled >= (m->memory.bounces + 1) / 2;
+        wr.send_flags = (signaled ? RNIC_SEND_SIGNALED : 0) | (p.fence ? RNIC_SEND_FENCE : 0);
+        if (signaled)
+            m->out.signaled = p.number;
+        int rc = post(m, &wr, err);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+/* Receives before SENDs, as each SEND returns all credits; operations before them, as none may follow the RELEASE of its
+ * region. */
+void msg_flush(struct msg *m) {
+    struct rnic_err err = {.text = ""};
+    if (m->state == MSG_HELLO || is_over(m))
+        return;
+    int rc = msg_post_receives(m, &err);
+    if (rc == 0 && m->established && is_live(m))
+        msg_ops_post(m);
+    if (rc == 0 && m->established)
+        rc = post_sends(m, &err);
+    if (rc < 0)
+        msg_lost(m, err.text);
+}
+
+/* ---------------------------------------------------------------- completions */
+
+int msg_poll(struct msg *m) {
+    if (m->polled_at < m->polled_n)
+        return m->polled_n - m->polled_at;
+    int n = m->quick ? m->quick->poll_cq(m->cq, POLLED, m->polled) : -EAGAIN;
+    if (n == -EAGAIN)
+        n = m->ops->poll_cq(m->cq, POLLED, m->polled);
+    m->polled_at = 0;
+    m->polled_n = n > 0 ? n : 0;
+    return n;
+}
+
+const struct rnic_wc *msg_failed(const struct msg *m) { return m->has_failed ? &m->failed : NULL; }
+
+/* The first one that says why counts; one that was only flushed does not. */
+static void note_failed(struct msg *m, const struct rnic_wc *wc) {
+    if (!m->has_failed || (m->failed.status == RNIC_WC_WR_FLUSH_ERR && wc->status != RNIC_WC_WR_FLUSH_ERR))
+        m->failed = *wc;
+    m->has_failed = true;
+}
+
+static void completed(struct msg *m, const struct rnic_wc *wc, int64_t now) {
+    uint64_t number = wc->wr_id / WR_KINDS;
+    int kind = (int)(wc->wr_id % WR_KINDS);
+    if (wc->status != RNIC_WC_SUCCESS)
+        note_failed(m, wc);
+    else
+        m->heard_at = now;
+    if (kind == WR_OPERATION)
+        msg_ops_completed(m, wc);
+    else if (wc->status != RNIC_WC_SUCCESS)
+        return;
+    else if (kind == WR_SEND)
+        msg_out_completed(m, number);
+    else { /* a WRITE with immediate takes a receive and leaves nothing in it */
+        m->established = true;
+        msg_in_take(m, receive_place(m, number), wc->opcode == RNIC_WCO_RECV ? wc->byte_len : 0);
+    }
+}
+
+/* What one poll has found; how many. */
+static int take_completions(struct msg *m, int64_t now) {
+    int n = msg_poll(m);
+    while (m->polled_at < m->polled_n)
+        completed(m, &m->polled[m->polled_at++], now);
+    return n;
+}
+
+int msg_pump(struct msg *m, int64_t now) {
+    for (int round = 0; round < ROUNDS; round++) {
+        int n = take_completions(m, now);
+        bool fetches = msg_fetch_step(m);
+        msg_ends_close_when_idle(m, now);
+        msg_ends_timer(m, now);
+        msg_flush(m);
+        if (n <= 0 && !fetches)
+            return n < 0 || m->has_failed ? -EIO : 0;
+    }
+    return 1;
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Two ends of src/msg over a fabric, on virtual time.
+ */
+#ifndef RNIC_TESTS_TALK_H
+#define RNIC_TESTS_TALK_H
+
+#include "fabric.h"
+#include "msg/machine.h"
+
+#define MEMORY (1 << 20) /* of each end; the machine has less than the first half of it */
+
+struct how { /* 0: the default */
+    uint32_t receives, receive_size, send_size, regions;
+    uint64_t max_message, backlog, announce;
+    int64_t idle;
+    int version;
+    uint32_t capabilities;
+};
+
+struct side { /* an end as its program has it */
+    struct end *end;
+    struct msg *m;
+    struct rnic_context ctx;
+    int objects;          /* that the machine has asked for and not dropped */
+    uint64_t most_memory; /* of one object; 0: no limit */
+    int refused;          /* calls of reg_mr that fail from now on */
+    int signaled;         /* SENDs that were, so far */
+    bool overrun;         /* the completion queue is */
+};
+
+extern struct pair p;
+extern struct side a, b;
+
+void talk_open(struct side *s, struct end *e, const struct how *h); /* its receives are posted, nobody has greeted it */
+void talk_greet(struct side *s, const struct how *of_the_peer);
+void talk_open_both(const struct how *of_a, const struct how *of_b);
+int talk_pump(struct side *s);
+void talk_settle(void);  /* until nothing is left to happen */
+void talk_goodbye(void); /* both say it, and hear it */
+void talk_close(void);
+
+#endif
