@@ -13,13 +13,15 @@
 #define STAYS MSG_STATES /* this cannot happen there, and changes nothing */
 
 static const uint8_t next_state[MSG_STATES][INPUTS] = {
-    [MSG_HELLO] = {MSG_OPEN, STAYS, STAYS, STAYS, MSG_FAILED, STAYS},
-    [MSG_OPEN] = {STAYS, MSG_SAID_GOODBYE, MSG_PEER_LEFT, MSG_ABORTING, MSG_FAILED, STAYS},
-    [MSG_SAID_GOODBYE] = {STAYS, STAYS, MSG_CLOSED, MSG_ABORTING, MSG_FAILED, STAYS},
-    [MSG_PEER_LEFT] = {STAYS, MSG_CLOSED, STAYS, MSG_ABORTING, MSG_FAILED, STAYS},
-    [MSG_CLOSED] = {STAYS, STAYS, STAYS, STAYS, STAYS, STAYS},
-    [MSG_ABORTING] = {STAYS, STAYS, STAYS, STAYS, MSG_FAILED, MSG_FAILED},
-    [MSG_FAILED] = {STAYS, STAYS, STAYS, STAYS, STAYS, STAYS},
+    /* in the order of enum input */
+    [MSG_HELLO] = {MSG_OPEN, MSG_RAW, STAYS, STAYS, STAYS, MSG_FAILED, STAYS, STAYS},
+    [MSG_RAW] = {STAYS, STAYS, STAYS, STAYS, STAYS, MSG_FAILED, STAYS, MSG_CLOSED},
+    [MSG_OPEN] = {STAYS, STAYS, MSG_SAID_GOODBYE, MSG_PEER_LEFT, MSG_ABORTING, MSG_FAILED, STAYS, STAYS},
+    [MSG_SAID_GOODBYE] = {STAYS, STAYS, STAYS, MSG_CLOSED, MSG_ABORTING, MSG_FAILED, STAYS, STAYS},
+    [MSG_PEER_LEFT] = {STAYS, STAYS, MSG_CLOSED, STAYS, MSG_ABORTING, MSG_FAILED, STAYS, STAYS},
+    [MSG_CLOSED] = {STAYS, STAYS, STAYS, STAYS, STAYS, STAYS, STAYS, STAYS},
+    [MSG_ABORTING] = {STAYS, STAYS, STAYS, STAYS, STAYS, MSG_FAILED, MSG_FAILED, STAYS},
+    [MSG_FAILED] = {STAYS, STAYS, STAYS, STAYS, STAYS, STAYS, STAYS, STAYS},
 };
 
 void msg_ends_step(struct msg *m, enum input what) {
@@ -50,6 +52,7 @@ static void finish(struct msg *m, const struct msg_error *error, enum input what
     m->undelivered = msg_out_messages(m, &bytes);
     for (uint64_t i = m->out.completed + 1; i <= m->out.handed_out; i++)
         m->undelivered += m->out.under_way[i % UNDER_WAY].ends;
+    m->out.sent_at_end = msg_left(m);
     m->error = *error;
     msg_out_clear(m);
     msg_in_let_go(m);
@@ -68,7 +71,7 @@ void msg_ends_fail(struct msg *m, const struct msg_error *error) {
         msg_ends_end(m, error);
         return;
     }
-    m->out.abort_bytes = msg_frame_put_abort(m->out.abort, m->peer.receive_size, error->reason, error->text);
+    m->out.abort_bytes = msg_frame_put_abort(m->out.abort, frame_size(m), error->reason, error->text);
     finish(m, error, credits_allow(&m->credits, true) ? FAULT : LOST);
 }
 
@@ -80,6 +83,8 @@ void msg_ends_aborted(struct msg *m, uint32_t reason, const uint8_t *text, uint3
 }
 
 void msg_abort(struct msg *m, const char *text) {
+    if (m->state == MSG_ABORTING) /* which says so already */
+        return;
     struct msg_error e = error_of(MSG_ABORTED, MSG_APPLICATION, text);
     msg_ends_fail(m, &e);
 }
@@ -99,7 +104,11 @@ static bool is_last_word(const struct msg *m, uint32_t id) {
 void msg_disconnected(struct msg *m, const void *private_data, uint32_t bytes) {
     const uint8_t *data = private_data;
     uint8_t type = bytes >= FRAME_HEADER ? data[0] : 0;
-    if (!is_live(m))
+    if (is_raw(m) && msg_is_sending(m))
+        msg_lost(m, "the peer disconnected with messages to it on their way");
+    else if (is_raw(m))
+        msg_ends_step(m, RAW_DONE);
+    else if (!is_live(m))
         msg_lost(m, "disconnected");
     else if (type == FRAME_ABORT)
         msg_ends_aborted(m, get_be32(data + 4), data + FRAME_HEADER, bytes - FRAME_HEADER);
@@ -112,7 +121,7 @@ void msg_disconnected(struct msg *m, const void *private_data, uint32_t bytes) {
 }
 
 uint32_t msg_farewell(const struct msg *m, uint8_t *to) {
-    if (m->state == MSG_CLOSED)
+    if (m->state == MSG_CLOSED && !m->raw)
         return msg_frame_put(to, FRAME_GOODBYE, 0, 0, (uint32_t)m->in.complete);
     memcpy(to, m->out.abort, m->out.abort_bytes);
     return m->out.abort_bytes;
@@ -125,16 +134,20 @@ void msg_close(struct msg *m, int64_t now, int64_t timeout) {
         struct msg_error e = error_of(MSG_ABORTED, MSG_APPLICATION, "closed before the handshake was over");
         msg_ends_end(m, &e);
     }
-    if (!is_live(m))
+    if (!is_live(m) && !is_raw(m))
         return;
     m->close_wanted = true;
     m->close_by = timeout == MSG_NEVER ? MSG_NEVER : now + timeout;
     msg_in_discard(m);
 }
 
+bool msg_is_closing(const struct msg *m) { return m->close_wanted; }
+
 void msg_ends_close_when_idle(struct msg *m, int64_t now) {
     if (m->close_wanted && is_live(m) && !m->out.closing && (now >= m->close_by || !msg_operates(m)))
         msg_out_goodbye(m);
+    if (m->close_wanted && is_raw(m) && !msg_is_sending(m) && !msg_operates(m))
+        msg_ends_step(m, RAW_DONE);
 }
 
 /* When an idle peer is probed; not while something is under way that tells as much. */
@@ -144,6 +157,8 @@ static int64_t idle_deadline(const struct msg *m) {
 }
 
 int64_t msg_deadline(const struct msg *m) {
+    if (is_raw(m))
+        return m->close_by;
     if (!is_live(m))
         return MSG_NEVER;
     int64_t idle = idle_deadline(m);
@@ -151,12 +166,14 @@ int64_t msg_deadline(const struct msg *m) {
 }
 
 void msg_ends_timer(struct msg *m, int64_t now) {
-    if (!is_live(m))
+    if (!is_live(m) && !is_raw(m))
         return;
     if (now >= m->close_by) {
-        struct msg_error e = error_of(MSG_ABORTED, MSG_TIMEOUT, "the goodbyes were not said in time");
+        struct msg_error e =
+            error_of(MSG_ABORTED, MSG_TIMEOUT,
+                     is_raw(m) ? "closed with messages on their way" : "the goodbyes were not said in time");
         msg_ends_fail(m, &e);
-    } else if (now >= idle_deadline(m)) {
+    } else if (is_live(m) && now >= idle_deadline(m)) {
         m->out.probe_due = true;
     }
 }

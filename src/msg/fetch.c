@@ -44,6 +44,8 @@ int msg_fetch_error(struct msg *m) {
     return error;
 }
 
+bool msg_has_fetch_error(const struct msg *m) { return m->fetch.error; }
+
 /* Where the message goes: to the program's memory if it comes next and fits there. */
 static int begin(struct msg *m) {
     struct fetch *f = &m->fetch;
@@ -120,11 +122,11 @@ static void move_out(struct msg *m, struct msg_in *in) {
 }
 
 void msg_target(struct msg *m, void *data, uint64_t bytes) {
-    if (!data && msg_is_landing(m))
+    if (msg_is_landing(m))
         m->fetch.unwanted = true;
-    else if (!data && uses_target(m))
+    else if (uses_target(m))
         give_up(m, 0);
-    for (struct msg_in *in = m->in.first, *next; in && !data; in = next) {
+    for (struct msg_in *in = m->in.first, *next; in; in = next) {
         next = in->next;
         if (!in->object)
             move_out(m, in);
@@ -151,9 +153,7 @@ static void piece_done(struct msg *m) {
         msg_let_go(m, f->mr);
     f->mr = NULL;
     f->here += f->op.sge.length;
-    if (!m->in.offered) /* the connection has ended */
-        msg_fetch_close(m);
-    else if (f->op.status != RNIC_WC_SUCCESS)
+    if (f->op.status != RNIC_WC_SUCCESS)
         give_up(m, f->op.status < 0 ? f->op.status : -EIO);
     else if (f->unwanted)
         give_up(m, 0);
@@ -168,6 +168,10 @@ bool msg_fetch_step(struct msg *m) {
     int rc = 0;
     if (is_under_way(m))
         return false;
+    if (f->in && !m->in.offered) { /* the connection has ended */
+        msg_fetch_close(m);
+        return false;
+    }
     if (f->in && f->op.state == MSG_OP_DONE) {
         piece_done(m);
         return true;

@@ -55,7 +55,7 @@ int msg_frame_parse(const uint8_t *data, uint32_t bytes, int version, struct fra
     if (f->type >= FRAME_TYPES || !types[f->type].name || types[f->type].since > version)
         return msg_refuse(why, MSG_VIOLATION, "there is no SEND of type %u", f->type);
     if (f->flags & ~types[f->type].flags[version >= 2])
-        return msg_refuse(why, MSG_VIOLATION, "%s has the flags %#04x", msg_frame_name(f->type), f->flags);
+        return msg_refuse(why, MSG_VIOLATION, "%s has the flags 0x%02x", msg_frame_name(f->type), f->flags);
     uint32_t body = types[f->type].body;
     if (body != ANY_BODY && f->bytes != body)
         return msg_refuse(why, MSG_VIOLATION, "%s has %u bytes after its header, not %u", msg_frame_name(f->type),
@@ -86,7 +86,7 @@ int msg_frame_parse_offer(const struct frame *f, struct msg_offer *out, struct m
                               .rkey = get_be32(f->body + 16),
                               .tag = tagged ? get_be64(f->body + FRAME_OFFER) : 0};
     if (!out->total || ends_beyond(out->addr, out->total))
-        return msg_refuse(why, MSG_VIOLATION, "ANNOUNCE of %llu bytes at %#llx, which cannot be",
+        return msg_refuse(why, MSG_VIOLATION, "ANNOUNCE of %llu bytes at 0x%llx, which cannot be",
                           (unsigned long long)out->total, (unsigned long long)out->addr);
     return 0;
 }
@@ -118,7 +118,7 @@ int msg_frame_parse_region(const struct frame *f, struct msg_region *out, struct
     if (ends_beyond(out->addr, out->length))
         return msg_refuse(why, MSG_VIOLATION, "region %u ends beyond the address space", out->id);
     if (!out->access || out->access & ~REMOTE_ACCESS)
-        return msg_refuse(why, MSG_VIOLATION, "region %u is shared with the access %#x", out->id, out->access);
+        return msg_refuse(why, MSG_VIOLATION, "region %u is shared with the access 0x%x", out->id, out->access);
     return described ? check_array(out->array, out->array_bytes, why) : 0;
 }
 

@@ -18,7 +18,21 @@ void msg_in_put(struct msg *m, struct msg_in *in) {
     else
         m->in.first = in;
     m->in.last = in;
+    m->in.n++;
     m->in.weight += EVENT_WEIGHT + in->bytes;
+}
+
+int msg_put_back(struct msg *m, uint8_t *data, uint64_t bytes, uint64_t tag, void *object) {
+    struct msg_in *in = malloc(sizeof *in);
+    if (!in)
+        return -ENOMEM;
+    *in = (struct msg_in){m->in.first, tag, bytes, data, object};
+    m->in.first = in;
+    if (!m->in.last)
+        m->in.last = in;
+    m->in.n++;
+    m->in.weight += EVENT_WEIGHT + bytes;
+    return 0;
 }
 
 struct msg_in *msg_find(const struct msg *m, const uint64_t *tag) {
@@ -28,6 +42,13 @@ struct msg_in *msg_find(const struct msg *m, const uint64_t *tag) {
     return in;
 }
 
+/* The program has made room: receives that were held back are posted, and the peer learns of them. */
+static void make_room_known(struct msg *m) {
+    msg_in_resume(m);
+    if (credits_to_post(&m->credits))
+        msg_flush(m);
+}
+
 void msg_take(struct msg *m, struct msg_in *in) {
     struct msg_in *before = NULL;
     for (struct msg_in *one = m->in.first; one != in; one = one->next)
@@ -35,8 +56,9 @@ void msg_take(struct msg *m, struct msg_in *in) {
     *(before ? &before->next : &m->in.first) = in->next;
     if (m->in.last == in)
         m->in.last = before;
+    m->in.n--;
     m->in.weight -= EVENT_WEIGHT + in->bytes;
-    msg_in_resume(m);
+    make_room_known(m);
 }
 
 struct msg_in *msg_in_make(struct msg *m, uint64_t bytes) {
@@ -81,6 +103,12 @@ static bool is_full(const struct msg *m) {
 }
 
 void msg_in_resume(struct msg *m) {
+    if (is_raw(m)) {
+        uint64_t held = m->in.n > m->credits.receives ? m->in.n - m->credits.receives : 0;
+        if (m->credits.arrived - held > m->credits.freed) /* a message that was put back takes none back */
+            m->credits.freed = m->credits.arrived - held;
+        return;
+    }
     if (m->credits.freed != m->credits.arrived && !is_full(m))
         m->credits.freed = m->credits.arrived;
 }
@@ -89,7 +117,7 @@ void msg_want(struct msg *m, bool any, const uint64_t *tags, uint32_t n) {
     m->in.wanted = any;
     m->in.tags = tags;
     m->in.tags_n = n;
-    msg_in_resume(m);
+    make_room_known(m);
 }
 
 void msg_in_discard(struct msg *m) {
@@ -324,8 +352,8 @@ static int add_region(struct regions *theirs, struct msg_region *region) {
             return -ENOMEM;
         region->array = memcpy(copy, region->array, region->array_bytes);
     }
+    region->serial = ++theirs->changes;
     theirs->known[theirs->n++] = *region;
-    theirs->changes++;
     return 0;
 }
 
@@ -407,11 +435,16 @@ static const struct rule {
     [FRAME_STOP] = {on_stop, .talk = true},
 };
 
-static int check_credits(const struct credits *c, const struct rule *rule, uint16_t refill, struct msg_error *why) {
-    uint64_t left = c->told - c->arrived - MSG_SPARE, used = c->spent - c->returned;
+static int check_credit(const struct credits *c, const struct rule *rule, struct msg_error *why) {
+    uint64_t left = c->told - c->arrived - MSG_SPARE;
     if (!rule->spare && left <= (rule->reserve ? 0 : RESERVED))
         return msg_refuse(why, MSG_CREDIT, "a SEND without a credit: %llu left, the last of which is for CREDIT alone",
                           (unsigned long long)left);
+    return 0;
+}
+
+static int check_refill(const struct credits *c, uint16_t refill, struct msg_error *why) {
+    uint64_t used = c->spent - c->returned;
     if (refill > used)
         return msg_refuse(why, MSG_CREDIT, "%u credits returned where %llu of %llu were in use", refill,
                           (unsigned long long)used, (unsigned long long)c->given);
@@ -424,9 +457,11 @@ static int take(struct msg *m, const uint8_t *data, uint32_t bytes, struct msg_e
     if (rc < 0)
         return rc;
     const struct rule *rule = &rules[f.type];
-    rc = check_credits(&m->credits, rule, f.credits, why);
+    rc = check_credit(&m->credits, rule, why);
     if (rc == 0 && rule->talk && m->state != MSG_OPEN && m->state != MSG_SAID_GOODBYE)
         rc = msg_refuse(why, MSG_VIOLATION, "%s after GOODBYE", msg_frame_name(f.type));
+    if (rc == 0)
+        rc = check_refill(&m->credits, f.credits, why);
     if (rc == 0)
         rc = rule->take(m, &f, why);
     if (rc < 0)
@@ -439,9 +474,25 @@ static int take(struct msg *m, const uint8_t *data, uint32_t bytes, struct msg_e
     return 0;
 }
 
+/* A SEND of a raw peer is a message. */
+static void take_raw(struct msg *m, const uint8_t *data, uint32_t bytes) {
+    struct msg_in *in = m->in.discards ? NULL : msg_in_make(m, bytes);
+    if (in) {
+        m->hooks.copy(m->hooks.arg, in->data, data, bytes);
+        msg_in_put(m, in);
+    } else if (!m->in.discards) {
+        msg_lost(m, "there is no memory for a message");
+    }
+    m->in.complete++;
+    m->credits.arrived++;
+    msg_in_resume(m);
+}
+
 void msg_in_take(struct msg *m, const uint8_t *data, uint32_t bytes) {
     struct msg_error why;
     m->in.seen++;
+    if (is_raw(m))
+        take_raw(m, data, bytes);
     if (is_live(m) && take(m, data, bytes, &why) < 0)
         msg_ends_fail(m, &why);
 }

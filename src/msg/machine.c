@@ -37,10 +37,16 @@ struct msg *msg_open(const struct msg_config *config, const struct msg_memory *m
     return m;
 }
 
-void msg_free(struct msg *m) {
-    msg_out_clear(m);
-    msg_in_let_go(m);
+void msg_release(struct msg *m) {
+    msg_lost(m, "the connection was given back");
+    msg_fail_operations(m);
     msg_fetch_close(m);
+    msg_out_clear(m);
+}
+
+void msg_free(struct msg *m) {
+    msg_release(m);
+    msg_in_let_go(m);
     while (m->in.first) {
         struct msg_in *in = m->in.first;
         m->in.first = in->next;
@@ -53,9 +59,13 @@ void msg_free(struct msg *m) {
 void msg_greet(struct msg *m, const struct msg_peer *peer, int64_t now) {
     m->peer = *peer;
     m->credits.given = peer->receives;
-    m->credits.told = m->credits.posted; /* this end's hello says so */
     m->heard_at = now;
     msg_ends_step(m, GREETED);
+}
+
+void msg_greet_raw(struct msg *m) {
+    m->raw = true;
+    msg_ends_step(m, NO_HELLO);
 }
 
 void msg_establish(struct msg *m) { m->established = true; }
@@ -84,7 +94,7 @@ static uint8_t *receive_place(const struct msg *m, uint64_t number) {
     return m->memory.base + number % m->credits.receives * m->how.receive_size;
 }
 
-int msg_post_receives(struct msg *m, struct rnic_err *err) {
+static int post_receives(struct msg *m, struct rnic_err *err) {
     struct rnic_recv_wr wr[CHAIN];
     struct rnic_sge sge[CHAIN];
     const struct rnic_recv_wr *bad;
@@ -104,6 +114,12 @@ int msg_post_receives(struct msg *m, struct rnic_err *err) {
             return rc;
     }
     return 0;
+}
+
+int msg_post_receives(struct msg *m, struct rnic_err *err) {
+    int rc = post_receives(m, err);
+    m->credits.told = m->credits.posted; /* this end's hello says so */
+    return rc;
 }
 
 static int post(struct msg *m, struct rnic_send_wr *wr, struct rnic_err *err) {
@@ -144,8 +160,8 @@ void msg_flush(struct msg *m) {
     struct rnic_err err = {.text = ""};
     if (m->state == MSG_HELLO || is_over(m))
         return;
-    int rc = msg_post_receives(m, &err);
-    if (rc == 0 && m->established && is_live(m))
+    int rc = post_receives(m, &err);
+    if (rc == 0 && m->established && (is_live(m) || is_raw(m)))
         msg_ops_post(m);
     if (rc == 0 && m->established)
         rc = post_sends(m, &err);
@@ -155,15 +171,21 @@ void msg_flush(struct msg *m) {
 
 /* ---------------------------------------------------------------- completions */
 
-int msg_poll(struct msg *m) {
-    if (m->polled_at < m->polled_n)
-        return m->polled_n - m->polled_at;
-    int n = m->quick ? m->quick->poll_cq(m->cq, POLLED, m->polled) : -EAGAIN;
-    if (n == -EAGAIN)
-        n = m->ops->poll_cq(m->cq, POLLED, m->polled);
+static int polled(struct msg *m, int n) {
     m->polled_at = 0;
     m->polled_n = n > 0 ? n : 0;
     return n;
+}
+
+int msg_poll_now(struct msg *m) {
+    if (m->polled_at < m->polled_n)
+        return m->polled_n - m->polled_at;
+    return polled(m, m->quick ? m->quick->poll_cq(m->cq, POLLED, m->polled) : -EAGAIN);
+}
+
+int msg_poll(struct msg *m) {
+    int n = msg_poll_now(m);
+    return n == -EAGAIN ? polled(m, m->ops->poll_cq(m->cq, POLLED, m->polled)) : n;
 }
 
 const struct rnic_wc *msg_failed(const struct msg *m) { return m->has_failed ? &m->failed : NULL; }
@@ -203,6 +225,8 @@ static int take_completions(struct msg *m, int64_t now) {
 }
 
 int msg_pump(struct msg *m, int64_t now) {
+    if (m->state == MSG_HELLO) /* what comes waits until it can be understood */
+        return 0;
     for (int round = 0; round < ROUNDS; round++) {
         int n = take_completions(m, now);
         bool fetches = msg_fetch_step(m);

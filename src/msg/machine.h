@@ -72,6 +72,7 @@ struct under_way { /* a work request that was handed out, by its number */
 
 struct outgoing {
     struct item *first, *last;
+    uint64_t sent_at_end;                     /* as msg_left() was, when the connection ended with an error */
     uint64_t handles;                         /* messages that were queued or sent: the handle of the last one */
     uint64_t numbers;                         /* messages of which at least a piece was handed out */
     uint64_t handed_out, completed, signaled; /* work requests, by number */
@@ -88,7 +89,8 @@ struct outgoing {
 
 struct incoming {
     struct msg_in *first, *last;
-    uint64_t weight;   /* bytes of the messages that wait, EVENT_WEIGHT with each */
+    uint64_t n;        /* messages that wait for the program, */
+    uint64_t weight;   /* and their bytes, EVENT_WEIGHT with each */
     uint64_t complete; /* messages that have come whole: the number of the next one */
     uint64_t stopped;  /* messages that the peer has taken back */
     uint64_t seen;     /* SENDs that came, also after the end */
@@ -143,7 +145,8 @@ struct msg {
     const struct rnic_ops *ops;
     const struct rnic_ext_now *quick; /* or NULL */
     int state;                        /* enum msg_state */
-    bool greeted, established;
+    bool raw;                         /* the peer said no hello */
+    bool established;
     struct msg_error error;
     uint64_t undelivered;
     int64_t heard_at;  /* the last sign of life */
@@ -162,6 +165,7 @@ struct msg {
 };
 
 static inline bool is_live(const struct msg *m) { return m->state >= MSG_OPEN && m->state <= MSG_PEER_LEFT; }
+static inline bool is_raw(const struct msg *m) { return m->state == MSG_RAW; }
 static inline bool is_over(const struct msg *m) { return m->state == MSG_CLOSED || m->state == MSG_FAILED; }
 static inline bool peer_knows(const struct msg *m, uint32_t capability) { return m->peer.capabilities & capability; }
 static inline uint32_t frame_size(const struct msg *m) {
@@ -197,7 +201,7 @@ void msg_out_clear(struct msg *m);
 uint64_t msg_out_messages(const struct msg *m, uint64_t *bytes); /* that were not handed out whole */
 
 /* ends.c */
-enum input { GREETED, GOODBYE_DELIVERED, GOODBYE_RECEIVED, FAULT, LOST, ABORT_DELIVERED, INPUTS };
+enum input { GREETED, NO_HELLO, GOODBYE_DELIVERED, GOODBYE_RECEIVED, FAULT, LOST, ABORT_DELIVERED, RAW_DONE, INPUTS };
 void msg_ends_step(struct msg *m, enum input what);
 void msg_ends_fail(struct msg *m, const struct msg_error *error); /* from this end: by an ABORT if there is a credit */
 void msg_ends_end(struct msg *m, const struct msg_error *error);  /* the connection is gone */

@@ -23,6 +23,7 @@
 
 enum msg_state {
     MSG_HELLO,        /* the peer's hello has not been accepted yet */
+    MSG_RAW,          /* the peer said none: a message is one SEND without a header, and there is no goodbye */
     MSG_OPEN,         /* both ends may send */
     MSG_SAID_GOODBYE, /* the peer has this end's goodbye: half-closed (local) */
     MSG_PEER_LEFT,    /* this end has the peer's: half-closed (remote) */
@@ -98,6 +99,7 @@ struct msg_hooks { /* the owner's functions; only makes, grows and drops are nee
 struct msg_region { /* memory of one end that the other may use */
     uint32_t id, rkey, access;
     uint64_t addr, length;
+    uint64_t serial;      /* of a region of the peer's: no other one has had it */
     const uint8_t *array; /* its description, as DESCRIBED carries it; NULL: none */
     uint32_t array_bytes;
 };
@@ -118,6 +120,7 @@ enum msg_op_state { MSG_OP_NEW, MSG_OP_QUEUED, MSG_OP_POSTED, MSG_OP_DONE };
 
 struct msg_op { /* a READ, WRITE or atomic; the owner's until it is queued, and again when it is done */
     struct msg_op *next;
+    void *owner;     /* the owner's */
     int opcode;      /* enum rnic_wr_opcode */
     bool fence;      /* waits for READs and atomics before it */
     bool anywhere;   /* no region of the peer's names the memory: the owner has learned of it otherwise */
@@ -137,21 +140,24 @@ struct msg_op { /* a READ, WRITE or atomic; the owner's until it is queued, and 
 
 struct msg_statistics {
     int state;
-    uint64_t messages_sent, messages_received, sends, receives, credit_sends, probes, credits, queued, backlog, held,
-        partial;
+    uint64_t messages_sent /* known to have arrived: behind by up to half a window */, messages_received, sends,
+        receives, credit_sends, probes, credits, queued, backlog, held, partial;
 };
 
 struct msg;
 
 struct msg *msg_open(const struct msg_config *config, const struct msg_memory *memory, const struct msg_hooks *hooks,
                      struct rnic_qp *qp, struct rnic_cq *cq);
-/* The queue pair has been destroyed, or never was connected. */
+/* The queue pair has been destroyed, or never was connected: gives back all that the machine holds but its messages. */
+void msg_release(struct msg *m);
 void msg_free(struct msg *m);
 
 /* Posts the receives that the hello promises. */
 int msg_post_receives(struct msg *m, struct rnic_err *err);
 /* The peer's hello has come, and both speak peer->version. */
 void msg_greet(struct msg *m, const struct msg_peer *peer, int64_t now);
+/* The peer has said no hello, and that is allowed. */
+void msg_greet_raw(struct msg *m);
 /* The peer is ready to receive: what waits may be posted. */
 void msg_establish(struct msg *m);
 bool msg_established(const struct msg *m); /* also when something has come from the peer */
@@ -162,6 +168,8 @@ int msg_pump(struct msg *m, int64_t now);
 /* Takes completions from the queue for the next msg_pump(); how many wait for it.  The one call that may be made without
  * what protects the others, while no other is made. */
 int msg_poll(struct msg *m);
+/* As msg_poll(), where that takes hardly any time; -EAGAIN: msg_poll() is to be called. */
+int msg_poll_now(struct msg *m);
 /* The first completion that failed and says why, or that failed; NULL: none did. */
 const struct rnic_wc *msg_failed(const struct msg *m);
 int64_t msg_deadline(const struct msg *m);
@@ -171,8 +179,16 @@ int64_t msg_deadline(const struct msg *m);
 /* Sends a message.  0: it has left the buffer.  1: it is queued as *handle, and the buffer must stay as it is until
  * msg_left() has reached that.  -EMSGSIZE: longer than the peer takes; -ESHUTDOWN: nothing can be sent any more. */
 int msg_send(struct msg *m, const void *data, uint64_t bytes, uint64_t tag, uint64_t *handle);
+/* The handle of the message that was sent last. */
+uint64_t msg_handle(const struct msg *m);
 /* Messages up to this handle have left their buffers. */
 uint64_t msg_left(const struct msg *m);
+/* As msg_left(), but when the connection has ended with an error: as it was then. */
+uint64_t msg_sent(const struct msg *m);
+/* msg_close() was called. */
+bool msg_is_closing(const struct msg *m);
+/* Messages are queued, or are not known to have arrived. */
+bool msg_is_sending(const struct msg *m);
 /* The call that sent the message has ended: the peer drops it, or it goes on from a copy.  Its buffer is free. */
 void msg_take_back(struct msg *m, uint64_t handle);
 
@@ -182,13 +198,16 @@ struct msg_in *msg_find(const struct msg *m, const uint64_t *tag);
 /* Takes a message out; the owner frees it by msg_drop(), or has its object. */
 void msg_take(struct msg *m, struct msg_in *in);
 void msg_drop(struct msg *m, struct msg_in *in);
+/* Puts a message back, ahead of all others; `object` is the machine's again.  -ENOMEM: nothing was done. */
+int msg_put_back(struct msg *m, uint8_t *data, uint64_t bytes, uint64_t tag, void *object);
 /* A call waits for a message of any tag, or for one with these tags (which stay where they are until the next call). */
 void msg_want(struct msg *m, bool any, const uint64_t *tags, uint32_t n);
-/* An announced message that comes next goes to this memory, if it fits.  NULL: the memory is not to be used any more, once
- * no READ writes into it, msg_is_landing(); a message that lies there is copied. */
+/* An announced message that comes next goes to this memory, if it fits; NULL: to none of the owner's.  The memory that was
+ * named before is not to be used any more, once no READ writes into it, msg_is_landing(); a message that lies there is copied. */
 void msg_target(struct msg *m, void *data, uint64_t bytes);
 /* Why an announced message could not be READ, a negative errno, told once; then it is tried again.  0: nothing is wrong. */
 int msg_fetch_error(struct msg *m);
+bool msg_has_fetch_error(const struct msg *m);
 /* Bytes of an announced message that comes next and is not being READ; 0: there is none. */
 uint64_t msg_offered(const struct msg *m);
 /* A READ writes into the memory that msg_target() named. */

@@ -53,9 +53,10 @@ struct msg_op *msg_done(struct msg *m) {
 }
 
 void msg_operate(struct msg *m, struct msg_op *op) {
-    msg_ops_queue(m, op);
     if (is_over(m) || m->state == MSG_ABORTING)
-        msg_fail_operations(m);
+        end(m, op, RNIC_WC_WR_FLUSH_ERR, 0); /* those that are posted go on until the queue pair is flushed */
+    else
+        msg_ops_queue(m, op);
 }
 
 bool msg_operates(const struct msg *m) {

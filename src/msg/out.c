@@ -52,10 +52,12 @@ uint64_t msg_out_messages(const struct msg *m, uint64_t *bytes) {
     *bytes = 0;
     for (const struct item *item = m->out.first; item; item = item->next) {
         n += is_message(item);
-        *bytes += is_message(item) ? item->bytes - item->offset : 0;
+        *bytes += is_message(item) && !item->stopped ? item->bytes - item->offset : 0;
     }
     return n;
 }
+
+uint64_t msg_handle(const struct msg *m) { return m->out.handles; }
 
 uint64_t msg_left(const struct msg *m) {
     const struct item *item = m->out.first;
@@ -63,6 +65,10 @@ uint64_t msg_left(const struct msg *m) {
         item = item->next;
     return item ? item->handle - 1 : m->out.handles;
 }
+
+uint64_t msg_sent(const struct msg *m) { return m->error.kind ? m->out.sent_at_end : msg_left(m); }
+
+bool msg_is_sending(const struct msg *m) { return m->out.first || m->out.handed_out != m->out.completed; }
 
 struct item *msg_out_announced(const struct msg *m) {
     struct item *item = m->out.first;
@@ -76,7 +82,7 @@ void msg_out_taken(struct msg *m, struct item *item) {
 
 /* ---------------------------------------------------------------- what the program sends */
 
-static int may_send(const struct msg *m) { return is_live(m) && !m->close_wanted ? 0 : -ESHUTDOWN; }
+static int may_send(const struct msg *m) { return (is_live(m) || is_raw(m)) && !m->close_wanted ? 0 : -ESHUTDOWN; }
 
 /* A message that is registered where it lies, for the peer to READ; NULL: it goes in pieces. */
 static struct rnic_mr *announce(struct msg *m, const void *data, uint64_t bytes) {
@@ -89,6 +95,8 @@ static struct rnic_mr *announce(struct msg *m, const void *data, uint64_t bytes)
 
 /* Whether all of a message can go at once, so that nobody has to remember it. */
 static bool goes_at_once(const struct msg *m, uint64_t bytes, uint64_t tag) {
+    if (is_raw(m))
+        return false;
     uint64_t first = frame_size(m) - frame_message_header(tag), each = frame_size(m) - FRAME_HEADER;
     uint64_t pieces = 1 + (bytes > first ? (bytes - first + each - 1) / each : 0);
     uint64_t places = m->memory.bounces - (m->out.handed_out - m->out.completed), left = credits_left(&m->credits);
@@ -109,7 +117,7 @@ int msg_send(struct msg *m, const void *data, uint64_t bytes, uint64_t tag, uint
     int rc = may_send(m);
     if (rc < 0)
         return rc;
-    if (bytes > m->peer.max_message)
+    if (bytes > (is_raw(m) ? m->how.send_size : m->peer.max_message))
         return -EMSGSIZE;
     if (tag && !peer_knows(m, MSG_KNOWS_TAG))
         return -EOPNOTSUPP;
@@ -127,6 +135,8 @@ int msg_send(struct msg *m, const void *data, uint64_t bytes, uint64_t tag, uint
     *handle = item->handle = ++m->out.handles;
     append(m, item);
     msg_flush(m);
+    if (may_send(m) < 0) /* it could not be posted */
+        return -ESHUTDOWN;
     return msg_left(m) < *handle;
 }
 
@@ -172,7 +182,7 @@ void msg_take_back(struct msg *m, uint64_t handle) {
 }
 
 int msg_share(struct msg *m, struct msg_region *region) {
-    int rc = may_send(m);
+    int rc = is_raw(m) ? -EOPNOTSUPP : may_send(m);
     if (rc < 0)
         return rc;
     struct item *item = calloc(1, sizeof *item + region->array_bytes);
@@ -198,7 +208,7 @@ static int queue(struct msg *m, int kind, uint32_t number) {
 }
 
 int msg_withdraw(struct msg *m, uint32_t id) {
-    int rc = may_send(m);
+    int rc = is_raw(m) ? -EOPNOTSUPP : may_send(m);
     if (rc == 0)
         rc = queue(m, ITEM_WITHDRAW, id);
     if (rc == 0)
@@ -303,6 +313,19 @@ static bool next_item(struct msg *m, uint8_t *to, struct posting *p) {
     }
 }
 
+/* A message of a raw peer is all of a SEND. */
+static bool next_raw(struct msg *m, uint8_t *to, struct posting *p) {
+    struct item *item = m->out.first;
+    if (!item)
+        return false;
+    p->bytes = (uint32_t)item->bytes;
+    m->hooks.copy(m->hooks.arg, to, item->data, item->bytes);
+    drop(m, item);
+    hand_out(m, p, FRAME_MESSAGE, 0, true);
+    p->signaled = true; /* nothing else tells that it has arrived */
+    return true;
+}
+
 /* TAKEN and RELEASE overtake messages, as the peer waits for them. */
 static bool next_frame(struct msg *m, uint8_t *to, struct posting *p) {
     if (m->in.has_unconfirmed) {
@@ -347,6 +370,8 @@ bool msg_out_next(struct msg *m, uint8_t *to, struct posting *p) {
     *p = (struct posting){0};
     if (m->state == MSG_ABORTING)
         return next_abort(m, to, p);
+    if (is_raw(m))
+        return next_raw(m, to, p);
     return is_live(m) && (next_frame(m, to, p) || next_credit(m, to, p) || next_probe(m, p));
 }
 

@@ -79,6 +79,28 @@ static void a_message_that_nobody_wants_waits_at_its_sender(void) {
     talk_close();
 }
 
+static void whoever_takes_makes_room_at_once(void) {
+    talk_open_both(&(struct how){0}, &(struct how){.backlog = 4000});
+    uint64_t handle;
+    static const uint8_t data[1000];
+    for (int i = 0; i < 60; i++)
+        CHECK(msg_send(a.m, data, 1000, 0, &handle) >= 0);
+    talk_settle();
+    CHECK(msg_left(a.m) < 14);
+    while (msg_find(b.m, MSG_ANY)) { /* b is not pumped: its program does something else */
+        struct msg_in *in = msg_find(b.m, MSG_ANY);
+        msg_take(b.m, in);
+        msg_drop(b.m, in);
+        fabric_settle(&p.f);
+    }
+    for (int i = 0; i < 3; i++) {
+        talk_pump(&a);
+        fabric_settle(&p.f);
+    }
+    CHECK(msg_left(a.m) > 13);
+    talk_close();
+}
+
 static void a_tag_finds_its_message_behind_others(void) {
     talk_open_both(&(struct how){0}, &(struct how){0});
     for (uint64_t i = 0; i < 5; i++)
@@ -249,6 +271,29 @@ static void memory_that_is_withdrawn_meanwhile_is_not_what_the_program_gets(void
     talk_close();
 }
 
+static void other_memory_takes_the_place_of_the_first(void) {
+    struct how h = {.announce = 5000};
+    talk_open_both(&h, &h);
+    uint8_t *one = say(&a, 60000, 0, 1, 1), *room = malloc(60000), *other = malloc(60000);
+    msg_target(b.m, room, 60000);
+    msg_want(b.m, true, NULL, 0);
+    while (!msg_is_landing(b.m)) {
+        talk_pump(&a);
+        talk_pump(&b);
+        fabric_step(&p.f, NEVER);
+    }
+    msg_target(b.m, other, 60000);
+    talk_settle();
+    free(room);
+    struct msg_in *in = msg_find(b.m, MSG_ANY);
+    CHECK(in && in->data != room && filled(in->data, 60000, 1));
+    msg_target(b.m, NULL, 0);
+    free(other);
+    hear(&b, MSG_ANY, 60000, 1);
+    free(one);
+    talk_close();
+}
+
 static void too_small_a_memory_leaves_the_message_with_its_sender(void) {
     struct how h = {.announce = 5000};
     talk_open_both(&h, &h);
@@ -294,6 +339,35 @@ static void a_read_that_cannot_be_posted_is_told_once_and_tried_again(void) {
     CHECK_EQ(msg_fetch_error(b.m), 0);
     talk_settle();
     hear(&b, MSG_ANY, 6000, 1);
+    free(one);
+    talk_close();
+}
+
+static void whoever_has_closed_takes_an_announced_message_without_reading_it(void) {
+    struct how h = {.announce = 5000, .backlog = 1000};
+    talk_open_both(&h, &h);
+    msg_close(b.m, (int64_t)p.f.now, MSG_NEVER);
+    talk_settle();
+    uint8_t *one = say(&a, 6000, 0, 1, 1);
+    talk_settle();
+    CHECK_EQ(msg_left(a.m), 1);
+    CHECK_EQ(b.m->operations.posted_n, 0);
+    free(one);
+    msg_close(a.m, (int64_t)p.f.now, MSG_NEVER);
+    talk_settle();
+    CHECK_EQ(msg_state(b.m), MSG_CLOSED);
+    talk_close();
+}
+
+static void memory_that_cannot_be_deregistered_is_the_owners(void) {
+    struct how h = {.announce = 5000};
+    talk_open_both(&h, &h);
+    uint8_t *one = say(&a, 6000, 0, 1, 1);
+    a.kept = 1;
+    talk_settle();
+    hear(&b, MSG_ANY, 6000, 1);
+    CHECK(a.late && a.late->addr == one);
+    fabric_drop_mr(a.end->node, (struct mr *)a.late);
     free(one);
     talk_close();
 }
@@ -361,6 +435,68 @@ static void operations_reach_the_region_of_the_peer(void) {
     CHECK_EQ(op.found, 5);
     CHECK_EQ(*(uint64_t *)there, 77);
     talk_goodbye();
+    talk_close();
+}
+
+static void each_atomic_finds_its_own_value(void) {
+    talk_open_both(&(struct how){0}, &(struct how){0});
+    struct msg_region r = share_half(&b, RNIC_ACCESS_REMOTE_ATOMIC);
+    struct msg_op one[70];
+    memset(b.end->mem + MEMORY / 2, 0, 8);
+    for (int i = 0; i < 70; i++) {
+        one[i] = op_on(&r, RNIC_WR_ATOMIC_FETCH_AND_ADD, 0);
+        one[i].compare_add = 3;
+        one[i].next = &one[0]; /* which means nothing */
+        msg_operate(a.m, &one[i]);
+    }
+    talk_settle();
+    for (uint64_t i = 0; i < 70; i++) {
+        CHECK(msg_done(a.m) == &one[i]);
+        CHECK_EQ(one[i].found, 3 * i);
+    }
+    CHECK(msg_done(a.m) == NULL && !msg_operates(a.m));
+    talk_close();
+}
+
+static void operations_that_are_under_way_fail_with_the_connection(void) {
+    talk_open_both(&(struct how){0}, &(struct how){0});
+    struct msg_region r = share_half(&b, RNIC_ACCESS_REMOTE_READ);
+    struct msg_op one[100];
+    for (int i = 0; i < 100; i++) {
+        one[i] = op_on(&r, RNIC_WR_RDMA_READ, 0);
+        one[i].sge = (struct rnic_sge){(uintptr_t)a.end->mem + MEMORY / 2, 1000, a.end->mr->pub.lkey};
+        msg_operate(a.m, &one[i]);
+    }
+    talk_pump(&a);
+    CHECK_EQ(one[0].state, MSG_OP_POSTED);
+    CHECK_EQ(one[99].state, MSG_OP_QUEUED);
+    msg_lost(a.m, "the cable was cut");
+    CHECK(msg_done(a.m) == NULL);
+    msg_fail_operations(a.m);
+    for (int i = 0; i < 100; i++) {
+        CHECK(msg_done(a.m) == &one[i]);
+        CHECK_EQ(one[i].status, RNIC_WC_WR_FLUSH_ERR);
+    }
+    CHECK(!msg_operates(a.m));
+    struct msg_op late = op_on(&r, RNIC_WR_RDMA_READ, 0);
+    msg_operate(a.m, &late);
+    CHECK(msg_done(a.m) == &late);
+    talk_close();
+}
+
+static void an_operation_after_the_end_leaves_the_others_alone(void) {
+    talk_open_both(&(struct how){0}, &(struct how){0});
+    struct msg_region r = share_half(&b, RNIC_ACCESS_REMOTE_READ);
+    struct msg_op op = op_on(&r, RNIC_WR_RDMA_READ, 0), late = op;
+    op.sge = (struct rnic_sge){(uintptr_t)a.end->mem + MEMORY / 2, 4000, a.end->mr->pub.lkey};
+    msg_operate(a.m, &op);
+    talk_pump(&a);
+    msg_abort(a.m, "enough");
+    msg_operate(a.m, &late);
+    CHECK_EQ(op.state, MSG_OP_POSTED); /* the device may write there still */
+    CHECK(msg_done(a.m) == &late);
+    talk_settle();
+    CHECK(msg_done(a.m) == &op);
     talk_close();
 }
 
@@ -440,6 +576,26 @@ static void an_abort_tells_why(void) {
     talk_close();
 }
 
+static void an_abort_keeps_within_its_place(void) {
+    talk_open_both(&(struct how){.send_size = 64}, &(struct how){0});
+    free(say(&a, 5 * 56 - 8, 0, 1, 0));
+    free(say(&a, 40, 0, 2, 0));
+    free(say(&a, 40, 0, 3, 0));
+    CHECK_EQ(a.m->out.handed_out, 7); /* in places 1 to 7 of 8 */
+    uint8_t before[64], *place = a.m->memory.base + a.m->memory.sends_at + 64;
+    memcpy(before, place, 64);
+    char text[141] = {0};
+    memset(text, 'x', 140);
+    msg_abort(a.m, text);
+    msg_abort(a.m, "once more");
+    talk_pump(&a);
+    CHECK_EQ(a.m->out.handed_out, 8);
+    CHECK(memcmp(before, place, 64) == 0);
+    talk_settle();
+    CHECK_EQ(strlen(msg_error(b.m)->text), strlen("the peer aborted the connection: ") + 56);
+    talk_close();
+}
+
 static void goodbyes_that_are_not_said_in_time_abort(void) {
     talk_open_both(&(struct how){0}, &(struct how){0});
     msg_close(a.m, (int64_t)p.f.now, 1000);
@@ -475,6 +631,21 @@ static void what_the_disconnect_says_counts(void) {
     memcpy(word + FRAME_HEADER, "too much", 8);
     msg_disconnected(a.m, word, sizeof word);
     CHECK_EQ(msg_error(a.m)->reason, 3);
+    CHECK(!strcmp(msg_error(a.m)->text, "the peer aborted the connection: too much"));
+    talk_close();
+}
+
+static void what_comes_first_establishes_the_connection(void) {
+    talk_open_both(&(struct how){0}, &(struct how){0});
+    b.m->established = false; /* the last word of the handshake is late */
+    uint64_t handle;
+    CHECK_EQ(msg_send(b.m, "y", 1, 0, &handle), 1);
+    talk_settle();
+    CHECK(!msg_established(b.m) && msg_left(b.m) == 0);
+    free(say(&a, 10, 0, 1, 0));
+    talk_settle();
+    CHECK(msg_established(b.m) && msg_left(b.m) == 1);
+    hear(&b, MSG_ANY, 10, 1);
     talk_close();
 }
 
@@ -487,6 +658,8 @@ static void a_silent_peer_is_probed(void) {
     struct msg_statistics s;
     msg_count(a.m, &s);
     CHECK_EQ(s.probes, 1);
+    CHECK_EQ(s.sends, 0);
+    CHECK_EQ(s.messages_sent, 0);
     CHECK(msg_deadline(a.m) > (int64_t)p.f.now);
     talk_close();
 }
@@ -555,10 +728,152 @@ static void statistics_count(void) {
     talk_close();
 }
 
+static void a_message_that_was_taken_is_put_back_ahead_of_others(void) {
+    talk_open_both(&(struct how){0}, &(struct how){0});
+    for (uint64_t i = 0; i < 3; i++)
+        free(say(&a, 100 + i, i, i, 0));
+    talk_settle();
+    struct msg_in *in = msg_find(b.m, MSG_ANY);
+    uint8_t *data = in->data;
+    void *object = in->object;
+    msg_take(b.m, in);
+    in->object = NULL;
+    msg_drop(b.m, in);
+    CHECK_EQ(msg_put_back(b.m, data, 100, 0, object), 0);
+    for (uint64_t i = 0; i < 3; i++)
+        hear(&b, MSG_ANY, 100 + i, i);
+    CHECK_EQ(msg_put_back(b.m, data, 0, 0, NULL), 0);
+    hear(&b, MSG_ANY, 0, 0);
+    talk_close();
+}
+
+/* ---------------------------------------------------------------- a peer without a hello */
+
+static void open_raw(const struct how *of_b) {
+    pair_open(&p, .bytes = MEMORY, .wr = 256, .cqe = 512, .quiet = true);
+    talk_open(&a, &p.a, &(struct how){0});
+    talk_open(&b, &p.b, of_b);
+    for (struct side *s = &a; s; s = s == &a ? &b : NULL) {
+        msg_greet_raw(s->m);
+        msg_establish(s->m);
+        CHECK_EQ(msg_state(s->m), MSG_RAW);
+    }
+}
+
+static void a_raw_message_is_one_send(void) {
+    open_raw(&(struct how){0});
+    uint64_t handle;
+    uint8_t data[1025];
+    fill(data, sizeof data, 5);
+    CHECK_EQ(msg_send(a.m, data, 1025, 0, &handle), -EMSGSIZE);
+    CHECK_EQ(msg_send(a.m, data, 1, 1, &handle), -EOPNOTSUPP);
+    for (uint64_t n = 0; n <= 1024; n += 256)
+        CHECK_EQ(msg_send(a.m, data, n, 0, &handle), 0);
+    talk_settle();
+    for (uint64_t n = 0; n <= 1024; n += 256)
+        hear(&b, MSG_ANY, n, 5);
+    struct msg_region r = {.access = RNIC_ACCESS_REMOTE_READ, .length = 1};
+    CHECK_EQ(msg_share(a.m, &r), -EOPNOTSUPP);
+    msg_close(a.m, (int64_t)p.f.now, MSG_NEVER);
+    talk_pump(&a);
+    CHECK_EQ(msg_state(a.m), MSG_CLOSED);
+    msg_disconnected(b.m, "", 0);
+    CHECK(msg_heard_goodbye(b.m));
+    talk_close();
+}
+
+static void pass_time(void) {
+    for (int i = 0; i < 100; i++) {
+        fabric_run(&p.f, p.f.now + MS);
+        talk_pump(&a);
+        talk_pump(&b);
+    }
+}
+
+static void a_raw_peer_waits_for_receives(void) {
+    open_raw(&(struct how){.receives = 3});
+    uint64_t handle;
+    uint8_t data[20];
+    fill(data, sizeof data, 5);
+    for (uint64_t i = 0; i < 8; i++)
+        CHECK_EQ(msg_send(a.m, data, i, 0, &handle), 0);
+    CHECK_EQ(msg_send(a.m, data, 8, 0, &handle), 1); /* eight are under way */
+    for (int i = 0; i < 200; i++) {                  /* the transport waits for receives */
+        fabric_run(&p.f, p.f.now + MS);
+        talk_pump(&a);
+        talk_pump(&b);
+    }
+    struct msg_statistics s;
+    msg_count(b.m, &s);
+    CHECK_EQ(s.receives, 8);
+    CHECK_EQ(s.held, 4);
+    msg_want(b.m, true, NULL, 0);
+    CHECK_EQ(b.m->credits.arrived - b.m->credits.freed, 4);
+    for (uint64_t i = 0; i < 9; i++) {
+        hear(&b, MSG_ANY, i, 5);
+        pass_time();
+    }
+    CHECK_EQ(msg_left(a.m), 9);
+    talk_close();
+}
+
+static void a_raw_peer_is_told_nothing_but_messages(void) {
+    uint8_t word[148];
+    open_raw(&(struct how){0});
+    CHECK_EQ(msg_withdraw(a.m, 1), -EOPNOTSUPP);
+    msg_close(a.m, (int64_t)p.f.now, MSG_NEVER);
+    talk_pump(&a);
+    CHECK_EQ(msg_state(a.m), MSG_CLOSED);
+    CHECK_EQ(msg_farewell(a.m, word), 0);
+    talk_close();
+}
+
+static void a_raw_message_that_is_put_back_takes_no_receive_back(void) {
+    open_raw(&(struct how){.receives = 3});
+    uint64_t handle;
+    for (int i = 0; i < 5; i++)
+        CHECK_EQ(msg_send(a.m, "x", 1, 0, &handle), 0);
+    pass_time();
+    struct msg_in *in = msg_find(b.m, MSG_ANY);
+    uint8_t *data = in->data;
+    void *object = in->object;
+    msg_take(b.m, in);
+    in->object = NULL;
+    msg_drop(b.m, in);
+    CHECK_EQ(msg_put_back(b.m, data, 1, 0, object), 0);
+    msg_want(b.m, true, NULL, 0);
+    talk_pump(&b);
+    CHECK_EQ(msg_state(b.m), MSG_RAW);
+    talk_close();
+}
+
+static void a_raw_peer_that_leaves_early_is_an_error(void) {
+    open_raw(&(struct how){0});
+    uint64_t handle;
+    CHECK_EQ(msg_send(a.m, "x", 1, 0, &handle), 0);
+    msg_disconnected(a.m, "", 0);
+    CHECK_EQ(msg_error(a.m)->kind, MSG_LOST);
+    CHECK_EQ(msg_undelivered(a.m), 1);
+    talk_close();
+    open_raw(&(struct how){0});
+    CHECK_EQ(msg_send(a.m, "x", 1, 0, &handle), 0);
+    msg_close(a.m, (int64_t)p.f.now, 10);
+    p.f.now += 10;
+    talk_pump(&a);
+    CHECK_EQ(msg_error(a.m)->reason, MSG_TIMEOUT);
+    talk_close();
+}
+
 /* The example of docs/endpoint-protocol.md, and what is not in it. */
 static void frames_have_the_bytes_of_the_protocol(void) {
     static const uint8_t array[] = {0, 3, 0, 0, 0, 0, 0, 0, '<', 'f', '4'};
-    struct msg_region region = {1, 0x1234abcd, 2, 0x7f0000001000, 65536, array, sizeof array};
+    struct msg_region region = {.id = 1,
+                                .rkey = 0x1234abcd,
+                                .access = 2,
+                                .addr = 0x7f0000001000,
+                                .length = 65536,
+                                .array = array,
+                                .array_bytes = sizeof array};
     struct msg_offer offer = {7, 0x1234abcd, 0x10000, 0x7f0000001000, 0};
     uint8_t f[64];
 #define IS(n, ...)                                                                                                     \
@@ -634,7 +949,7 @@ static void a_frame_that_may_not_come_ends_the_connection(void) {
         {{3, 0, 0, 0}, 8, MSG_CREDIT, "CREDIT returns 0, it must be two or more"},
         {{3, 0, 0, 0}, 9, MSG_VIOLATION, "CREDIT has 1 bytes after its header, not 0"},
         {{4, 0}, 31, MSG_VIOLATION, "SHARE has 23 bytes after its header, not 24"},
-        {{4, 0, 0, 0, 0, 0, 0, 5}, 32, MSG_VIOLATION, "region 5 is shared with the access 0"},
+        {{4, 0, 0, 0, 0, 0, 0, 5}, 32, MSG_VIOLATION, "region 5 is shared with the access 0x0"},
         {{4, 0, 0, 0, 0, 0, 0, 5, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0, 0, 0, 0, 2},
          32,
          MSG_VIOLATION,
@@ -651,7 +966,7 @@ static void a_frame_that_may_not_come_ends_the_connection(void) {
         {{6, 0, 0, 0, 0, 0, 0, 1}, 8, MSG_REGION, "RELEASE says 1, after 0 and with 0 to come"},
         {{7, 0, 0, 0, 0, 0, 0, 1}, 8, MSG_VIOLATION, "GOODBYE after 1 messages, 0 have come"},
         {{9, 0}, 31, MSG_VIOLATION, "ANNOUNCE has 23 bytes after its header, not 24"},
-        {{9, 0}, 32, MSG_VIOLATION, "ANNOUNCE of 0 bytes at 0, which cannot be"},
+        {{9, 0}, 32, MSG_VIOLATION, "ANNOUNCE of 0 bytes at 0x0, which cannot be"},
         {{9, 0, 0, 0, 0, 0, 0, 2, [15] = 1}, 32, MSG_VIOLATION, "ANNOUNCE of message 2, where 0 is due"},
         {{10, 0}, 8, MSG_VIOLATION, "TAKEN of message 0, which waits for none"},
         {{11, 0}, 8, MSG_VIOLATION, "STOP of message 0, which was not begun"},
@@ -696,7 +1011,7 @@ static void a_frame_that_may_not_follow_ends_the_connection(void) {
         {ANNOUNCED, {9, [15] = 1}, 32, "ANNOUNCE came before message 0 was taken"},
         {ANNOUNCED, {7}, 8, "GOODBYE came before message 0 was taken"},
         {{4, [7] = 5, [31] = 4}, 32, {4, [7] = 5, [31] = 4}, 32, "region 5 is shared twice"},
-        {LEFT, {1, 1}, 16, "MESSAGE after GOODBYE"},
+        {LEFT, {1, 1, 0, 9}, 16, "MESSAGE after GOODBYE"},
         {LEFT, {2, 1}, 9, "MORE after GOODBYE"},
         {LEFT, {4, [31] = 4}, 32, "SHARE after GOODBYE"},
         {LEFT, {5}, 8, "WITHDRAW after GOODBYE"},
@@ -944,6 +1259,7 @@ static void random_programs_lose_nothing(void) {
 int main(void) {
     RUN(a_message_of_any_length_arrives);
     RUN(a_message_that_nobody_wants_waits_at_its_sender);
+    RUN(whoever_takes_makes_room_at_once);
     RUN(a_tag_finds_its_message_behind_others);
     RUN(what_a_call_asks_for_comes_although_the_backlog_is_full);
     RUN(messages_cross_with_the_fewest_receives);
@@ -955,22 +1271,36 @@ int main(void) {
     RUN(a_long_message_is_read_from_where_it_lies);
     RUN(an_announced_message_lands_in_the_memory_that_waits_for_it);
     RUN(memory_that_is_withdrawn_meanwhile_is_not_what_the_program_gets);
+    RUN(other_memory_takes_the_place_of_the_first);
     RUN(too_small_a_memory_leaves_the_message_with_its_sender);
     RUN(an_announced_message_is_taken_back);
     RUN(a_read_that_cannot_be_posted_is_told_once_and_tried_again);
+    RUN(whoever_has_closed_takes_an_announced_message_without_reading_it);
+    RUN(memory_that_cannot_be_deregistered_is_the_owners);
     RUN(without_memory_to_register_a_long_message_goes_in_pieces);
     RUN(operations_reach_the_region_of_the_peer);
+    RUN(each_atomic_finds_its_own_value);
+    RUN(an_operation_after_the_end_leaves_the_others_alone);
+    RUN(operations_that_are_under_way_fail_with_the_connection);
     RUN(a_withdrawn_region_is_released_behind_all_operations);
     RUN(an_array_is_described_to_those_who_know_it);
     RUN(the_goodbye_comes_behind_all_that_was_sent);
     RUN(an_abort_tells_why);
+    RUN(an_abort_keeps_within_its_place);
     RUN(goodbyes_that_are_not_said_in_time_abort);
     RUN(what_the_disconnect_says_counts);
+    RUN(what_comes_first_establishes_the_connection);
     RUN(a_silent_peer_is_probed);
     RUN(lost_work_ends_the_connection_with_what_failed);
     RUN(what_the_peer_has_perhaps_not_received_is_counted);
     RUN(an_overrun_queue_is_told);
     RUN(statistics_count);
+    RUN(a_message_that_was_taken_is_put_back_ahead_of_others);
+    RUN(a_raw_message_is_one_send);
+    RUN(a_raw_peer_waits_for_receives);
+    RUN(a_raw_peer_is_told_nothing_but_messages);
+    RUN(a_raw_message_that_is_put_back_takes_no_receive_back);
+    RUN(a_raw_peer_that_leaves_early_is_an_error);
     RUN(frames_have_the_bytes_of_the_protocol);
     RUN(a_frame_that_may_not_come_ends_the_connection);
     RUN(a_frame_that_may_not_follow_ends_the_connection);
