@@ -34,9 +34,8 @@ int msg_state(const struct msg *m) { return m->state; }
 const struct msg_error *msg_error(const struct msg *m) { return &m->error; }
 uint64_t msg_undelivered(const struct msg *m) { return m->undelivered; }
 
-bool msg_heard_goodbye(const struct msg *m) {
-    return (m->state == MSG_PEER_LEFT || m->state == MSG_CLOSED) && !m->in.first;
-}
+bool msg_heard_goodbye(const struct msg *m) { return m->in.goodbye; }
+bool msg_is_spent(const struct msg *m) { return m->in.goodbye && !m->in.first; }
 
 /* ---------------------------------------------------------------- errors */
 
@@ -101,13 +100,19 @@ static bool is_last_word(const struct msg *m, uint32_t id) {
     return m->out.goodbye_said && id == (uint32_t)m->out.numbers && m->state == MSG_PEER_LEFT;
 }
 
+/* A raw peer says no goodbye, the end of the connection stands for it. */
+static void raw_done(struct msg *m) {
+    m->in.goodbye = true;
+    msg_ends_step(m, RAW_DONE);
+}
+
 void msg_disconnected(struct msg *m, const void *private_data, uint32_t bytes) {
     const uint8_t *data = private_data;
     uint8_t type = bytes >= FRAME_HEADER ? data[0] : 0;
     if (is_raw(m) && msg_is_sending(m))
         msg_lost(m, "the peer disconnected with messages to it on their way");
     else if (is_raw(m))
-        msg_ends_step(m, RAW_DONE);
+        raw_done(m);
     else if (!is_live(m))
         msg_lost(m, "disconnected");
     else if (type == FRAME_ABORT)
@@ -147,7 +152,7 @@ void msg_ends_close_when_idle(struct msg *m, int64_t now) {
     if (m->close_wanted && is_live(m) && !m->out.closing && (now >= m->close_by || !msg_operates(m)))
         msg_out_goodbye(m);
     if (m->close_wanted && is_raw(m) && !msg_is_sending(m) && !msg_operates(m))
-        msg_ends_step(m, RAW_DONE);
+        raw_done(m);
 }
 
 /* When an idle peer is probed; not while something is under way that tells as much. */

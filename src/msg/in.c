@@ -408,9 +408,11 @@ static int on_goodbye(struct msg *m, const struct frame *f, struct msg_error *wh
     if (rc == 0 && f->id != (uint32_t)m->in.complete)
         rc = msg_refuse(why, MSG_VIOLATION, "GOODBYE after %u messages, %llu have come", f->id,
                         (unsigned long long)m->in.complete);
-    if (rc == 0)
-        msg_ends_step(m, GOODBYE_RECEIVED);
-    return rc;
+    if (rc < 0)
+        return rc;
+    m->in.goodbye = true;
+    msg_ends_step(m, GOODBYE_RECEIVED);
+    return 0;
 }
 
 static int on_abort(struct msg *m, const struct frame *f, struct msg_error *why) {

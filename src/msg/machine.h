@@ -100,6 +100,7 @@ struct incoming {
     uint64_t total, there, room, tag;
     /* What the program wants. */
     bool wanted, discards;
+    bool goodbye; /* the peer has said it: no message follows those that wait */
     const uint64_t *tags;
     uint32_t tags_n;
     /* The message that is announced. */

@@ -247,7 +247,8 @@ int msg_state(const struct msg *m);
 /* What ended the connection; kind MSG_WELL: nothing, or both ends have said goodbye. */
 const struct msg_error *msg_error(const struct msg *m);
 uint64_t msg_undelivered(const struct msg *m); /* messages that the peer has perhaps not received */
-bool msg_heard_goodbye(const struct msg *m);   /* and all messages before it have been taken */
+bool msg_heard_goodbye(const struct msg *m);   /* of the peer's: no message follows those that wait */
+bool msg_is_spent(const struct msg *m);        /* and these have been taken */
 void msg_count(const struct msg *m, struct msg_statistics *out);
 
 #endif

@@ -552,9 +552,9 @@ static void the_goodbye_comes_behind_all_that_was_sent(void) {
     CHECK_EQ(msg_send(a.m, one, 1, 0, &handle), -ESHUTDOWN);
     msg_want(b.m, true, NULL, 0);
     talk_settle();
-    CHECK(!msg_heard_goodbye(b.m));
+    CHECK(msg_heard_goodbye(b.m) && !msg_is_spent(b.m));
     hear(&b, MSG_ANY, 50000, 1);
-    CHECK(msg_heard_goodbye(b.m));
+    CHECK(msg_is_spent(b.m));
     free(say(&b, 100, 0, 2, 0)); /* which nobody takes */
     msg_close(b.m, (int64_t)p.f.now, MSG_NEVER);
     talk_settle();
@@ -778,7 +778,7 @@ static void a_raw_message_is_one_send(void) {
     talk_pump(&a);
     CHECK_EQ(msg_state(a.m), MSG_CLOSED);
     msg_disconnected(b.m, "", 0);
-    CHECK(msg_heard_goodbye(b.m));
+    CHECK(msg_is_spent(b.m));
     talk_close();
 }
 
