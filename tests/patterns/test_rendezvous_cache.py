@@ -164,6 +164,23 @@ def test_two_threads_that_give_back_the_same_bytes_at_once(cache: RegistrationCa
     assert kept(cache) == (1, 100)
 
 
+def test_another_thread_empties_a_cache_that_is_too_full(
+    cache: RegistrationCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = np.zeros(9000, np.uint8), np.zeros(5000, np.uint8)
+    used(cache, first)
+    real = cache.statistics
+
+    def statistics() -> Any:
+        found = real()
+        for key in list(cache._kept):  # the other thread, just now
+            cache._close(key)
+        return found
+
+    monkeypatch.setattr(cache, "statistics", statistics)
+    assert used(cache, second).closed
+
+
 def test_threads_may_share_a_cache(cache: RegistrationCache) -> None:
     def work(seed: int) -> None:
         own = np.zeros(1500, np.uint8)
