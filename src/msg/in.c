@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a SEND of the peer means.  A SEND is checked whole before it changes anything; one that is not allowed ends the
+ * Handles SENDs of the peer.  A SEND is checked whole before it changes anything; a SEND that is not allowed ends the
  * connection.
  */
 #include <errno.h>

@@ -216,7 +216,7 @@ static void completed(struct msg *m, const struct rnic_wc *wc, int64_t now) {
     }
 }
 
-/* What one poll has found; how many. */
+/* Handles the completions that one poll has found; returns how many there were. */
 static int take_completions(struct msg *m, int64_t now) {
     int n = msg_poll(m);
     while (m->polled_at < m->polled_n)

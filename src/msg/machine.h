@@ -29,11 +29,11 @@ enum wr_kind { WR_RECEIVE, WR_SEND, WR_OPERATION, WR_KINDS = 4 };
 /* Credits: every SEND finds a receive, and two ends with full queues never wait for each other (the proof is in
  * docs/endpoint-protocol.md, "Credits").  All count from the beginning of the connection. */
 struct credits {
-    /* What this end may send. */
+    /* Limits of what this end may send. */
     uint64_t given;    /* receives of the peer, as its hello says */
     uint64_t returned; /* credits that came back */
     uint64_t spent;    /* SENDs that needed one */
-    /* What the peer may send. */
+    /* Limits of what the peer may send. */
     uint64_t receives;  /* of this end, MSG_SPARE included */
     uint64_t posted;    /* of them */
     uint64_t told;      /* those of which the peer knows */
@@ -98,7 +98,7 @@ struct incoming {
     bool partial;
     struct msg_in *part; /* NULL: it is not kept */
     uint64_t total, there, room, tag;
-    /* What the program wants. */
+    /* Wishes of the program: msg_want(), msg_close(). */
     bool wanted, discards;
     bool goodbye; /* the peer has said it: no message follows those that wait */
     const uint64_t *tags;

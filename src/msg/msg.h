@@ -168,7 +168,7 @@ int msg_pump(struct msg *m, int64_t now);
 /* Takes completions from the queue for the next msg_pump(); how many wait for it.  The one call that may be made without
  * what protects the others, while no other is made. */
 int msg_poll(struct msg *m);
-/* As msg_poll(), where that takes hardly any time; -EAGAIN: msg_poll() is to be called. */
+/* Polls as msg_poll() does, where a poll takes hardly any time; -EAGAIN: msg_poll() is to be called. */
 int msg_poll_now(struct msg *m);
 /* The first completion that failed and says why, or that failed; NULL: none did. */
 const struct rnic_wc *msg_failed(const struct msg *m);
@@ -183,7 +183,7 @@ int msg_send(struct msg *m, const void *data, uint64_t bytes, uint64_t tag, uint
 uint64_t msg_handle(const struct msg *m);
 /* Messages up to this handle have left their buffers. */
 uint64_t msg_left(const struct msg *m);
-/* As msg_left(), but when the connection has ended with an error: as it was then. */
+/* Returns what msg_left() does, or, when the connection has ended with an error, what that was at the end. */
 uint64_t msg_sent(const struct msg *m);
 /* msg_close() was called. */
 bool msg_is_closing(const struct msg *m);
@@ -244,7 +244,7 @@ uint32_t msg_farewell(const struct msg *m, uint8_t *to);
 void msg_fail_operations(struct msg *m);
 
 int msg_state(const struct msg *m);
-/* What ended the connection; kind MSG_WELL: nothing, or both ends have said goodbye. */
+/* The error that ended the connection; kind MSG_WELL: there is none, or both ends have said goodbye. */
 const struct msg_error *msg_error(const struct msg *m);
 uint64_t msg_undelivered(const struct msg *m); /* messages that the peer has perhaps not received */
 bool msg_heard_goodbye(const struct msg *m);   /* of the peer's: no message follows those that wait */
