@@ -133,23 +133,11 @@ def test_an_old_peer_gets_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
         assert sends(a) >= len(LONG) // SIZE
 
 
-def test_what_cannot_be_registered_goes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pair(ALL) as (a, b):
-
-        def refuse(*_: object, **__: object) -> None:
-            raise rnic.VerbsError(12, "no more regions", "reg_mr")
-
-        monkeypatch.setattr(a._core._announced, "register", refuse)
-        together(lambda: a.send(LONG, WAIT), lambda: took(b, LONG))
-        assert sends(a) >= len(LONG) // SIZE
-
-
 def test_the_buffer_is_free_when_send_returns() -> None:
     with pair(ALL) as (a, b):
         message = bytearray(LONG)
         together(lambda: a.send(message, WAIT), lambda: took(b, LONG))
         message.clear()  # it is not exported any more
-        assert not a._core._announced.up_to(1 << 60)
 
 
 def test_operations_go_on_beside_announced_messages() -> None:
@@ -181,19 +169,6 @@ def test_after_a_time_limit_the_message_comes_whole_or_not_at_all(
         message[:] = bytes(len(message))
         expected = [LONG, b"next"] if version == 1 else [b"next"]
         together(lambda: a.send(b"next", WAIT), lambda: took(b, *expected))
-
-
-def test_a_message_that_is_too_late_to_be_stopped_comes_from_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pair(ALL) as (a, b):
-        protocol = b._core.protocol
-        assert isinstance(protocol, rnic.endpoint.Protocol)
-        message = bytearray(LONG)
-        with pytest.raises(TimeoutError):
-            a.send(message, 0.05)
-        b._core.pump(0.0)  # it hears of it, and READs it though it was stopped: so late comes the STOP
-        message[:] = bytes(len(message))
-        monkeypatch.setattr(protocol._offers, "is_late", lambda number: number == 0)
-        together(lambda: a.send(b"next", WAIT), lambda: took(b, *([LONG] if protocol.offer else []), b"next"))
 
 
 def test_a_buffer_that_is_too_small_leaves_the_message() -> None:

@@ -23,7 +23,7 @@ from conn.peers import HOST, SMALL, descriptors, quiet
 from rnic import VerbsError
 from rnic.aio.pump import Pump
 from rnic.conn.core import Core
-from rnic.endpoint import Config, LostError, Protocol, RefusedError, Role
+from rnic.endpoint import Config, LostError, RefusedError, Role
 from rnic.rdmacm import CmId
 from rnic.rdmacm.registry import registry
 
@@ -293,7 +293,7 @@ def test_a_connection_whose_pump_fails_again_and_again_is_lost_with_the_cause(
             def fails(*_: object) -> None:
                 raise ZeroDivisionError("on purpose")
 
-            monkeypatch.setattr(a._core, "_want", fails)
+            monkeypatch.setattr(a._core, "_cm_events", fails)
             await b.send(b"news")
             await asyncio.wait(waiting)
             for call in (*waiting, a.send(b"more"), a.read(bytearray(8), remote), a.recv()):
@@ -346,9 +346,7 @@ def raises_once(
 
     def call(first: Any, *args: Any) -> Any:
         core: Core = getattr(first, "core", first)
-        protocol = core.protocol
-        assert isinstance(protocol, Protocol)
-        if cores or (role is not None and protocol.role is not role):
+        if cores or (role is not None and core.role is not role):
             return real(first, *args)
         cores.append(core)
         raise ZeroDivisionError("on purpose")

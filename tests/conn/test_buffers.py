@@ -17,7 +17,7 @@ import rnic
 from conn.peers import HOST, WAIT
 from conn.test_ends import pair
 from rnic.endpoint import Region
-from rnic.enums import AccessFlags
+from rnic.enums import AccessFlags, WROpcode
 from rnic.verbs.memory import AllocDMAttr
 
 SCRAMBLED: dict[str, Callable[[], Any]] = {
@@ -194,7 +194,7 @@ def test_a_buffer_keeps_its_size_while_an_operation_waits() -> None:
     with pair() as (a, b):
         remote = shared(a, b, bytearray(8))
         local = bytearray(8)
-        op = a._write_op(local, remote, 0)
+        op = a._core.rdma(WROpcode.RDMA_WRITE, local, remote, 0)
         with pytest.raises(BufferError):
             local.append(0)
         del op

@@ -172,7 +172,7 @@ def test_operations_are_carried_out_once_and_memory_is_given_back() -> None:
                     adder.call(lambda: a.fetch_add(remote, 1, timeout=WAIT))
                     total += 1
             assert total <= a.fetch_add(remote, 0, timeout=WAIT) <= most
-            assert not a._core._posted_ops
+            assert not a._core.machine.operates
             a.send(b"done")
 
 
@@ -189,7 +189,7 @@ def test_regions_come_and_go() -> None:
             memory = bytearray(64)
             region = a.share(memory)
             raiser.until(partial(a.withdraw, region, WAIT))
-            assert region.id not in a._core._shared, raiser.at
+            assert region.id not in a._core.sharing._shared, raiser.at
             memory.append(0)
         a.close(WAIT)
 
@@ -282,7 +282,7 @@ def test_a_share_that_is_interrupted_leaves_no_region_that_nobody_has() -> None:
             except InterruptError:
                 later = a.share(bytearray(8))
                 a.withdraw(later, WAIT)  # what was withdrawn before has been confirmed then
-            assert not a._core._shared, raiser.at
+            assert not a._core.sharing._shared, raiser.at
             memory.append(0)
         a.close(WAIT)
 

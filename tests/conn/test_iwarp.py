@@ -151,7 +151,7 @@ def test_a_connection_has_not_ended_before_somebody_has_seen_whether_its_peer_ha
     wind_up = Core._wind_up
 
     def note(core: Core, now: float) -> None:
-        if core.protocol.finished and core._linger_by is None:
+        if core.state in (State.CLOSED, State.FAILED) and core.end.linger_by is None:
             seen.append(core.finished)
         wind_up(core, now)
 
@@ -166,7 +166,7 @@ def test_who_hangs_up_does_not_wait_for_a_peer_that_is_stopped() -> None:
     with mortal(device="iwarp_lo") as peer:
         conn = rnic.connect("127.0.0.1", peer.do("serve_endpoint"), device="iwarp_lo")
         peer.stop()
-        conn._core.hang_up()
+        conn._core.end.hang_up()
         assert conn._core.qp.state is rnic.QPState.ERR
         conn.abort()
 

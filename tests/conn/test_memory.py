@@ -30,7 +30,7 @@ from rnic._nic.nic import Hold
 from rnic.conn.device import part_with
 from rnic.conn.pool import MAX_CACHED
 from rnic.endpoint import Config, EndpointError, Region
-from rnic.enums import AccessFlags
+from rnic.enums import AccessFlags, WROpcode
 from rnic.errors import VerbsError
 from rnic.rdmacm.again import again
 from rnic.verbs.pd import PD
@@ -62,9 +62,6 @@ def pattern(length: int, seed: int = 1) -> bytes:
 def settled(request: pytest.FixtureRequest) -> Iterator[tuple[rnic.Connection, rnic.Connection]]:
     """Both ways to post."""
     with pair() as (a, b):
-        if request.param == "long":
-            a._core.courier.frame = 0
-            a._core.courier.shut()
         yield a, b
 
 
@@ -191,8 +188,7 @@ def test_an_operation_that_has_not_ended_keeps_its_memory() -> None:
         remote = shared(a, b, bytearray(LONG))
         buffer = bytearray(LONG)
         registered = a.register(buffer)
-        op = a._read_op(memoryview(buffer)[5:], remote, 0)
-        a._core._local_side(op)  # as it is posted
+        op = a._core.rdma(WROpcode.RDMA_READ, memoryview(buffer)[5:], remote, 0)
         with pytest.raises(VerbsError, match="an operation that has not ended uses MR") as caught:
             registered.close()
         assert caught.value.errno == EBUSY
@@ -482,10 +478,11 @@ def test_peers_get_no_right_by_a_registration_that_is_kept() -> None:
         local = np.zeros(LONG, "u1")
         a.read(local, remote, timeout=WAIT)
         (mr,) = a._core.pool._cached.values()
-        forged = Region(7, mr.addr, mr.length, mr.rkey, AccessFlags.REMOTE_WRITE)
-        b._core.protocol._theirs.known[7] = forged  # type: ignore[union-attr]
-        with pytest.raises(EndpointError, match="REM_ACCESS_ERR"):
-            b.write(b"evil", forged, timeout=WAIT)
+        with b.pd.reg_mr(bytearray(b"evil")) as evil:
+            wr = SendWR(2, WROpcode.RDMA_WRITE, SendFlags.SIGNALED, [SGE(evil)], mr.addr, mr.rkey)
+            b._core.qp.post_send(wr)
+            with pytest.raises(EndpointError, match="REM_ACCESS_ERR"):
+                b.recv(WAIT)
         assert not local.any()
 
 
@@ -527,9 +524,6 @@ def test_memory_is_given_back_wherever_an_exception_comes(is_long: bool) -> None
     with pair(Config(spin=0)) as (a, b):
         memory = bytearray(pattern(LONG))
         remote = shared(a, b, memory)
-        if is_long:
-            a._core.courier.frame = 0
-            a._core.courier.shut()
         raised = 0
         for raiser in map(Raiser, [*range(1, 150)] * 2):
             buffer, local = bytearray(LONG), np.zeros(LONG, "u1")
@@ -545,7 +539,7 @@ def test_memory_is_given_back_wherever_an_exception_comes(is_long: bool) -> None
             gc.collect()
             assert not a._core.pool.places.regions(), raiser.at
             assert len(a._core.pool._cached) <= MAX_CACHED, raiser.at
-            assert not a._core._posted_ops, raiser.at
+            assert not a._core.machine.operates, raiser.at
         assert raised > 50
 
 

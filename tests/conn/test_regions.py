@@ -17,7 +17,7 @@ import rnic
 from conn.peers import HOST, WAIT, peer
 from conn.test_ends import pair
 from rnic import SGE, AccessFlags, SendFlags, SendWR, WROpcode
-from rnic.endpoint import EndpointError, LostError, Protocol, Region
+from rnic.endpoint import EndpointError, LostError, Region
 from rnic.rdmacm.again import again
 from waiting import until
 
@@ -92,12 +92,12 @@ def test_what_a_region_does_not_grant_is_refused_here() -> None:
 def test_a_wrong_key_ends_the_connection_and_names_the_status() -> None:
     with peer(pause, clean=False) as (port, _), rnic.connect(HOST, port) as conn:
         remote = conn.next_region(WAIT)
-        wrong = Region(remote.id, remote.addr, remote.length, remote.rkey ^ 0x100, remote.access)
-        protocol = conn._core.protocol
-        assert isinstance(protocol, Protocol)
-        protocol._theirs.known[remote.id] = wrong
-        with pytest.raises(LostError, match="REM_ACCESS_ERR"):
-            conn.write(b"x", wrong, timeout=WAIT)
+        with conn.pd.reg_mr(bytearray(1)) as mr:
+            wrong = remote.rkey ^ 0x100
+            wr = SendWR(2, WROpcode.RDMA_WRITE, SendFlags.SIGNALED, [SGE(mr)], remote.addr, wrong)
+            conn._core.qp.post_send(wr)
+            with pytest.raises(LostError, match="REM_ACCESS_ERR"):
+                conn.recv(WAIT)
         with pytest.raises(LostError, match="REM_ACCESS_ERR"):
             conn.send(b"x")
 
@@ -133,7 +133,7 @@ def reach(conn: rnic.Connection, region: Region) -> str:
 
 def until_it_is_there(one: rnic.Connection) -> None:
     """All that this end has sent is in the peer's receives."""
-    while one._core.protocol.outstanding:
+    while one._core.machine.sending:
         with pytest.raises(TimeoutError):
             one.recv(0.001)
 
@@ -152,7 +152,7 @@ def test_a_region_is_closed_when_the_peer_confirms_whoever_waits() -> None:
         until_it_is_there(a)
         b.send(b"released")  # with the RELEASE ahead of it
         assert a.recv(WAIT) == b"released"
-        assert not a._core._shared
+        assert not a._core.sharing._shared
         memory.append(0)
         a.withdraw(mine, 0)  # once more: it is done
         with pytest.raises(ValueError, match="no region 2 is shared"):
@@ -175,7 +175,7 @@ def test_a_cancelled_withdraw_closes_the_region_all_the_same() -> None:
                 with pytest.raises(asyncio.CancelledError):
                     await task
                 async with asyncio.timeout(WAIT):
-                    while a._core._shared:
+                    while a._core.sharing._shared:
                         await asyncio.sleep(0.001)
                 memory.append(0)
                 await a.withdraw(mine)
@@ -206,8 +206,8 @@ def test_a_region_that_a_stopped_process_holds_is_closed_later() -> None:
         b.send(b"ready")
         assert a.recv(WAIT) == b"ready"
         mine = a.share(bytearray(64))
-        busy = Busy(a._core._shared[mine.id], 3)
-        a._core._shared[mine.id] = busy  # type: ignore[assignment]
+        busy = Busy(a._core.sharing._shared[mine.id], 3)
+        a._core.sharing._shared[mine.id] = busy  # type: ignore[assignment]
         b.next_region(WAIT)
         with pytest.raises(TimeoutError):
             a.withdraw(mine, 0)
@@ -232,8 +232,8 @@ def test_a_withdrawal_that_has_to_wait_keeps_no_other_from_its_end() -> None:
         async with aio_pair() as (a, b):
             first, second = await a.share(bytearray(64)), await a.share(bytearray(64))
             await b.next_region(), await b.next_region()
-            busy = Busy(a._core._shared[first.id], 1 << 30)
-            a._core._shared[first.id] = busy  # type: ignore[assignment]
+            busy = Busy(a._core.sharing._shared[first.id], 1 << 30)
+            a._core.sharing._shared[first.id] = busy  # type: ignore[assignment]
             waits = asyncio.create_task(a.withdraw(first))
             await asyncio.sleep(0)
             other = asyncio.create_task(a.withdraw(second))
@@ -255,8 +255,8 @@ def test_a_withdrawal_does_not_end_while_the_region_is_open() -> None:
         async with aio_pair() as (a, b):
             mine = await a.share(bytearray(64))
             await b.next_region()
-            busy = Busy(a._core._shared[mine.id], 1 << 30)
-            a._core._shared[mine.id] = busy  # type: ignore[assignment]
+            busy = Busy(a._core.sharing._shared[mine.id], 1 << 30)
+            a._core.sharing._shared[mine.id] = busy  # type: ignore[assignment]
             waits = asyncio.create_task(a.withdraw(mine))
             await asyncio.sleep(0)
             await a.abort()
@@ -274,7 +274,7 @@ def test_a_region_of_another_connection_is_none_of_this_one(what: str) -> None:
         assert mine.id == other.id
         with pytest.raises(ValueError, match=f"no region {mine.id} is shared"):
             getattr(a, what)(other)
-        assert mine.id in a._core._shared
+        assert mine.id in a._core.sharing._shared
         c.revoke(other)
         with pytest.raises(ValueError, match=f"no region {mine.id} is shared"):
             getattr(a, what)(other)  # nor when it has gone
@@ -308,8 +308,8 @@ def test_the_end_of_a_connection_waits_once_for_a_stopped_process(monkeypatch: p
         for end in (a, c):
             for _ in range(5):
                 mine = end.share(bytearray(64))
-                busy.append(Busy(end._core._shared[mine.id], 1 << 30))
-                end._core._shared[mine.id] = busy[-1]  # type: ignore[assignment]
+                busy.append(Busy(end._core.sharing._shared[mine.id], 1 << 30))
+                end._core.sharing._shared[mine.id] = busy[-1]  # type: ignore[assignment]
         for end in (a, b, c, d):
             end.abort()
         assert [one.tried.count(threading.get_ident()) for one in busy] == [1] + 9 * [0]
@@ -328,9 +328,8 @@ def test_an_operation_is_not_over_while_its_queue_pair_may_carry_it_out(
     with pair() as (a, b):
         b.share(bytearray(64))
         remote = a.next_region(WAIT)
-        core, op = a._core, a._read_op(bytearray(64), remote, 0)
-        op.number, op.posted = 99, True
-        core._posted_ops[op.number] = op
+        core = a._core
+        op = core.rdma(WROpcode.RDMA_READ, bytearray(64), remote, 0)
         core.abort("on purpose")
         while not core.finished:
             core.pump(monotonic())
@@ -439,4 +438,4 @@ def test_share_says_what_it_takes() -> None:
             ValueError, match=r"access is .*LOCAL_WRITE.*Config\.access allows REMOTE_WRITE\|REMOTE_READ"
         ):
             a.share(bytearray(8), AccessFlags.LOCAL_WRITE)
-        assert not a._core.protocol.shared
+        assert not a._core.sharing._shared

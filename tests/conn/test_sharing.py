@@ -166,14 +166,14 @@ def test_each_of_many_tasks_gets_one_message_and_only_one_is_woken() -> None:
     async def main() -> None:
         async with two() as (a, b):
             looks = 0
-            ask = b._core.next_message
+            ask = b._core.messages.raise_none
 
-            def counted(tag: int | None = None) -> Any:
+            def counted(tag: int | None = None) -> None:
                 nonlocal looks
                 looks += 1
-                return ask(tag)
+                ask(tag)
 
-            b._core.next_message = counted  # type: ignore[method-assign]
+            b._core.messages.raise_none = counted  # type: ignore[method-assign]
             got: list[bytes] = []
 
             async def one() -> None:
@@ -280,7 +280,7 @@ def test_a_second_thread_is_refused_with_the_cure_and_the_first_goes_on() -> Non
         waiting = threading.Thread(target=lambda: got.append(a.recv(WAIT)))
         got: list[bytes] = []
         waiting.start()
-        while a._inside is None and not a._core.courier.busy:
+        while a._inside is None and not a._core.machine.busy:
             time.sleep(0.001)
         for name in ("send", "recv", "close", "abort", "next_region"):
             with pytest.raises(RuntimeError, match=f"{name}.. while .*recv.. .* runs.*rnic.aio.*hang_up"):
@@ -304,7 +304,7 @@ def test_hang_up_comes_from_any_thread() -> None:
 
         waiting = threading.Thread(target=wait)
         waiting.start()
-        while a._inside is None and not a._core.courier.busy:
+        while a._inside is None and not a._core.machine.busy:
             time.sleep(0.001)
         a.hang_up()
         waiting.join(WAIT)

@@ -19,7 +19,7 @@ from conn.test_ends import pair, together
 from conn.test_regions import until_it_is_there
 from rnic.aio import waiting
 from rnic.conn.core import Core
-from rnic.endpoint import Config, EndpointError, Protocol
+from rnic.endpoint import Config, EndpointError
 from waiting import until
 
 SLEEPY = Config(spin=0)
@@ -56,8 +56,6 @@ async def ends(
 
 def closed_to(conn: rnic.Connection) -> None:
     """This end takes the long way from now on."""
-    conn._core.courier.frame = 0
-    conn._core.courier.shut()
 
 
 def settle(a: rnic.Connection, b: rnic.Connection) -> None:
@@ -160,7 +158,7 @@ def test_a_region_is_released_ahead_of_what_is_sent_behind_its_end() -> None:
         until_it_is_there(a)
         b.send(b"released", WAIT)
         assert a.recv(WAIT) == b"released"
-        assert not a._core._shared
+        assert not a._core.sharing._shared
 
 
 def test_what_the_peer_has_not_confirmed_is_undelivered() -> None:

@@ -14,6 +14,7 @@ import rnic
 from conn.peers import WAIT, speak
 from conn.test_announced import ends
 from conn.test_ends import pair, together
+from rnic.records import replace
 from rnic.endpoint import Config
 
 TINY = Config(receive_size=64, send_size=64, receives=4, max_backlog=4096, announce=None)
@@ -40,9 +41,8 @@ def test_messages_come_by_their_tags_and_the_others_in_order(config: Config | No
         for expected in (b"plain 2", long + b"2", b"plain 3", long + b"3"):
             assert b.recv(WAIT) == expected
 
-    with pair(config or Config()) as (a, b):
-        if config is TINY:  # all that waits has to fit
-            b._core.protocol.config = Config(max_backlog=1 << 16)
+    # all that waits has to fit
+    with pair(replace(config, max_backlog=1 << 16) if config else Config()) as (a, b):
         together(give, take)
 
 

@@ -18,11 +18,10 @@ class Batch(BatchFace):
     """
 
     def __init__(self, conn: Connection) -> None:
-        super().__init__(conn._core, waits=False)
+        super().__init__(conn._core, "async with")
         self._conn = conn
 
     async def __aenter__(self) -> Self:
-        self._core.begin_batch()
         self.begin()
         return self
 

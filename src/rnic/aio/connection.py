@@ -7,21 +7,19 @@ import asyncio
 import warnings
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
 
-from rnic._nic.nic import MR, word
+from rnic._nic.nic import MR, Result, word
 from rnic.aio.batch import Batch
 from rnic.aio.pump import Pump
 from rnic.conn.arrays import Layout
-from rnic.conn.core import GRACE, Core
-from rnic.conn.face import COMPARE_SWAP, FETCH_ADD, Face, room
-from rnic.conn.messaging import ANY, AnyTag
-from rnic.conn.ops import Op
-from rnic.conn.rendezvous import as_bytes, check_room
+from rnic.conn.core import Core
+from rnic.conn.ending import GRACE
+from rnic.conn.face import Face, room
+from rnic.conn.messages import ANY, AnyTag, as_bytes, check_room, put
 from rnic.endpoint import EndpointError, Region
-from rnic.enums import AccessFlags
+from rnic.enums import AccessFlags, WROpcode
 from rnic.times import seconds
 
 if TYPE_CHECKING:
@@ -52,28 +50,15 @@ class Connection(Face):
         core, pump = self._core, self._pump
         if pump.turn.is_used_up():
             await pump.turn.give_way()
-        handle = core.next_handle
+        handle = core.machine.handle + 1
         try:
-            if self._queue(message, tag):
-                return
-            await pump.wait(pump.sends, lambda: core.is_sent(handle))
+            if core.messages.send(message, tag):
+                await pump.wait(pump.sends, lambda: core.messages.is_sent(handle))
+                core.messages.raise_unsent(handle)
         except BaseException:
-            core.take_back(handle)
+            core.machine.take_back(handle)
             pump.soon()
             raise
-        core.raise_unsent(handle)
-
-    def _queue(self, message: AnyBuffer, tag: int) -> bool:
-        """Send a message the short way, and return True; or queue it for the pump."""
-        core, pump = self._core, self._pump
-        if core.courier.open or core.take_short_way():
-            went = core.courier.send(message, tag)
-            if pump.messages and core.by_courier:
-                pump.messages.wake()
-            if went:
-                return True
-        core.send(message, tag)
-        return False
 
     async def post(self, message: AnyBuffer, *, tag: int = 0) -> None:
         """As send(), but without waiting for the peer: the message is queued, however long the queue is.
@@ -82,28 +67,28 @@ class Connection(Face):
         is lost, and flush() and later calls raise the error.
         """
         await self._pump.turn.take()
-        handle = self._core.next_handle
+        handle = self._core.machine.handle + 1
         try:
-            if not self._queue(message, tag):
+            if self._core.messages.send(message, tag):
                 self._pump.run()
         except BaseException:
-            self._core.take_back(handle)
+            self._core.machine.take_back(handle)
             self._pump.soon()
             raise
 
     @property
     def unsent(self) -> int:
         """The number of messages that are queued, or that the peer has been told of and has not fetched."""
-        return self._core.unsent
+        return self._core.machine.handle - self._core.machine.left
 
     async def flush(self) -> None:
         """Wait until all messages that post() has queued have left their buffers; if the connection ended
         before, it raises its error.
         """
-        core, last = self._core, self._core.next_handle - 1
+        core, last = self._core, self._core.machine.handle
         await self._pump.turn.take()
-        await self._pump.wait(self._pump.sends, lambda: core.are_sent(last))
-        core.raise_unsent_up_to(last)
+        await self._pump.wait(self._pump.sends, lambda: core.messages.is_sent(last))
+        core.messages.raise_unsent(last)
 
     @overload
     async def recv(self, *, tag: int | None = None) -> bytes: ...
@@ -118,39 +103,52 @@ class Connection(Face):
         this tag. Other messages wait meanwhile, up to Config.max_backlog; beyond that the peer waits. With
         `tag=rnic.ANY` the call takes the next message of any tag, and returns the message and its tag.
         """
-        core, pump = self._core, self._pump
+        core, pump, machine = self._core, self._pump, self._core.machine
         wanted = None if tag is ANY else tag
         if wanted is not None:
-            core.check_tag(wanted)
+            core.messages.check_tag(wanted)
         if pump.turn.is_used_up():
             await pump.turn.give_way()
         data: bytes
         try:
-            if (core.courier.open or core.take_short_way()) and not pump.messages:
-                core.courier.recv(pump.turn.may_look(pump))
-                if core.by_courier and tag in (None, core.courier.tag) and not pump.messages:
-                    data, core.courier.hand = core.courier.hand, None
-                    return data
-            data = as_bytes(await self._next_message(wanted))
-            found = core.tag_in_hand or 0
-            if not (core.by_courier and core.courier.open):  # there may be one for the next task
-                pump.run()
+            if pump.messages or not self._is_here(wanted):
+                await self._next_message(wanted)
+            data, found = as_bytes(machine.hand), machine.tag
         except BaseException:
             self._call_others()
             raise
-        core.courier.hand = None  # no call from here on, behind which an exception could come
+        machine.hand = None  # no call from here on, behind which an exception could come
         return (data, found) if tag is ANY else data
 
-    async def _next_message(self, tag: int | None) -> bytes | memoryview:
-        """Wait for a message, which stays in the courier's hand."""
+    def _is_here(self, tag: int | None) -> bool:
+        """The message is in the machine's hand, perhaps after a look for a moment."""
+        machine = self._core.machine
+        if machine.take(tag):
+            return True
+        if self._core.gone:
+            self._core.check()
+        if self._pump.turn.may_look(self._pump):
+            return machine.recv(tag, 0.0)
+        machine.pump()
+        return machine.take(tag)
+
+    async def _next_message(self, tag: int | None, target: memoryview | None = None) -> None:
+        """Wait for a message, which is in the machine's hand then."""
         core, pump, again = self._core, self._pump, False
-        is_so = core.has_news if tag is None else partial(core.has_tagged, tag)
-        if core.courier.open or core.take_short_way():
-            again = await pump.wait_short(is_so, tag=tag)
-        while (message := core.next_message(tag)) is None:
-            await pump.wait(pump.messages, is_so, again, tag=tag)
+        is_so = partial(core.messages.news, tag)
+        if target is not None:
+            room = len(target)
+            is_so = lambda: core.machine.offered > room or core.messages.news(tag)  # noqa: E731
+        while again is False or not core.machine.take(tag):
+            if again:
+                if target is not None:
+                    check_room(core.machine.offered, target)
+                core.messages.raise_none(tag)
+            await pump.wait(pump.messages, is_so, again, target, tag)
+            core.machine.note_wait()
             again = True
-        return message
+        if pump.messages:
+            pump.soon()  # there may be one for the next task
 
     def _call_others(self) -> None:
         """A call that waited for a message raises: the end, or what it leaves, concerns other tasks."""
@@ -167,38 +165,20 @@ class Connection(Face):
         """
         core, pump, target = self._core, self._pump, room(buffer)
         if tag is not None:
-            core.check_tag(tag)
+            core.messages.check_tag(tag)
         if pump.turn.is_used_up():
             await pump.turn.give_way()
         try:
-            message = await (self._next_or_landed(target) if tag is None else self._next_message(tag))
-            length = core.fetching.put(message, target)
-            if not (core.by_courier and core.courier.open):
-                pump.run()
-            core.fetching.target = core.fetching.landed_in = core.courier.hand = None
+            if pump.messages or not self._is_here(tag):
+                await self._next_message(tag, target if tag is None else None)
+            length = put(core.machine.hand, target)
+            core.machine.hand = None
             return length
         except BaseException:
-            core.fetching.let_target_go(target, core.protocol)
             self._call_others()
             raise
-
-    async def _next_or_landed(self, target: memoryview) -> bytes | memoryview:
-        """As _next_message() without a tag; an announced message lands in the buffer."""
-        core, pump, again = self._core, self._pump, False
-
-        def is_so() -> bool:
-            return core.offered > len(target) or (core.has_news() and not core.fetching.is_landing)
-
-        if core.courier.open or core.take_short_way():
-            if not pump.messages:
-                core.courier.recv(pump.turn.may_look(pump))
-            again = core.courier.hand is None and await pump.wait_short(is_so, target)
-        while core.fetching.is_landing or (message := core.next_message()) is None:
-            if again or not pump.messages:
-                check_room(core.offered, target)
-            await pump.wait(pump.messages, is_so, again, target)
-            again = True
-        return message
+        finally:
+            pump.aim_again()
 
     async def share(self, buffer: AnyBuffer, access: AccessFlags | None = None) -> Region:
         """Let the peer read, write and add to a buffer; the peer gets the Region from next_region().
@@ -207,11 +187,11 @@ class Connection(Face):
         that Config.access allows (only reading, if the buffer is read-only).
         """
         await self._pump.turn.take()
-        region = self._core.share(buffer, access)
+        region = self._core.sharing.share(buffer, access)
         try:
             self._pump.run()
         except BaseException:  # the caller does not get it
-            self._core.withdraw(region)
+            self._core.sharing.withdraw(region)
             raise
         return region
 
@@ -222,8 +202,8 @@ class Connection(Face):
         confirms. If the peer never confirms, use revoke().
         """
         await self._pump.turn.take()
-        core, is_withdrawn = self._core, partial(self._core.is_withdrawn, region)
-        core.withdraw(region)
+        core, is_withdrawn = self._core, partial(self._core.sharing.is_withdrawn, region)
+        core.sharing.withdraw(region)
         await self._pump.wait(self._pump.withdrawals, is_withdrawn)
         if not is_withdrawn():
             core.check()
@@ -236,15 +216,15 @@ class Connection(Face):
         process of this host is stopped in the middle of a copy. Then that is done later; a further call tells
         whether.
         """
-        self._core.revoke(region)
+        self._core.sharing.revoke(region)
         self._pump.run()
 
     async def next_region(self) -> Region:
         """Wait for the next region that the peer shares, and return it; each region is returned once."""
         await self._pump.turn.take()
         try:
-            while (region := self._core.next_region()) is None:
-                await self._pump.wait(self._pump.regions, self._core.has_region)
+            while (region := self._core.sharing.next_region()) is None:
+                await self._pump.wait(self._pump.regions, self._core.sharing.has_region)
             return region
         finally:
             self._pump.regions.wake()  # another one may be there, or the end
@@ -257,8 +237,8 @@ class Connection(Face):
         """
         await self._pump.turn.take()
         try:
-            while (region := self._core.next_withdrawn()) is None:
-                await self._pump.wait(self._pump.withdrawn, self._core.has_withdrawn)
+            while (region := self._core.sharing.next_withdrawn()) is None:
+                await self._pump.wait(self._pump.withdrawn, self._core.sharing.has_withdrawn)
             return region
         finally:
             self._pump.withdrawn.wake()
@@ -271,8 +251,8 @@ class Connection(Face):
         call is cancelled, the operation continues, and uses the buffer until close() or a later operation has
         returned; so it is for read(), fetch_add() and compare_swap().
         """
-        if not await self._may_operate_short() or not self._core.operations.write(local, remote, offset):
-            await self._run(self._write_op(local, remote, offset))
+        await self._pump.turn.take()
+        await self._run(self._core.rdma(WROpcode.RDMA_WRITE, local, remote, offset))
 
     async def read(self, local: AnyBuffer | MR, remote: Region, offset: int = 0) -> None:
         """Fill a whole buffer from the peer's region, from byte `offset` on; returns when it is full.
@@ -280,8 +260,8 @@ class Connection(Face):
         For a part of a buffer, give a slice of its memoryview. Raises ValueError if the region is too short,
         was withdrawn or does not grant REMOTE_READ.
         """
-        if not await self._may_operate_short() or not self._core.operations.read(local, remote, offset):
-            await self._run(self._read_op(local, remote, offset))
+        await self._pump.turn.take()
+        await self._run(self._core.rdma(WROpcode.RDMA_READ, local, remote, offset))
 
     async def read_array(
         self,
@@ -308,11 +288,8 @@ class Connection(Face):
         ValueError if it is not, if they lie outside of the region, or if 8 bytes do not hold `n`.
         """
         n = word(n, "n")
-        if await self._may_operate_short():
-            found = self._core.operations.atomic(FETCH_ADD, remote, offset, n, 0)
-            if found is not None:
-                return found
-        return await self._run(self._add_op(remote, n, offset))
+        await self._pump.turn.take()
+        return await self._run(self._core.atomic(WROpcode.ATOMIC_FETCH_AND_ADD, remote, offset, n)) or 0
 
     async def compare_swap(self, remote: Region, compare: int, swap: int, offset: int = 0) -> int:
         """Replace 8 bytes of the peer's region by `swap` if they equal `compare`, in one step; returns their
@@ -320,28 +297,16 @@ class Connection(Face):
 
         They were replaced if that is `compare`. The numbers and the address are those of fetch_add().
         """
-        compare, swap = word(compare, "compare"), word(swap, "swap")
-        if await self._may_operate_short():
-            found = self._core.operations.atomic(COMPARE_SWAP, remote, offset, compare, swap)
-            if found is not None:
-                return found
-        return await self._run(self._swap_op(remote, compare, swap, offset))
-
-    async def _may_operate_short(self) -> bool:
-        """Nothing is on the long way that must go first."""
+        values = word(compare, "compare"), word(swap, "swap")
         await self._pump.turn.take()
-        self._core.operations.pending = 0  # of a call that an exception has ended
-        return self._core.may_operate_short()
+        return await self._run(self._core.atomic(WROpcode.ATOMIC_CMP_AND_SWP, remote, offset, *values)) or 0
 
-    async def _run(self, op: Op) -> int:
-        if self._core.operations.pending:
-            self._core.adopt(op)
-        else:
-            self._core.start(op)
-        await self._pump.wait(self._pump.ops, lambda: op.done)
-        if not op.done:  # nor will it be
-            self._core.check()
-        return op.result()
+    async def _run(self, one: Result) -> int | None:
+        if not self._core.machine.run(one):
+            await self._pump.wait(self._pump.ops, lambda: one.done)
+            if not one.done:  # nor will it be
+                self._core.check()
+        return one.result()
 
     def batch(self) -> Batch:
         """Start many operations and wait for all at the end of the block: `async with conn.batch() as b:
@@ -350,13 +315,8 @@ class Connection(Face):
         return Batch(self)
 
     async def _end_batch(self, batch: Batch) -> None:
-        core, pump = self._core, self._pump
-        await pump.turn.take()
-        while not core.go_on_with(batch):
-            if batch.tired:
-                await pump.turn.give_way()
-            else:
-                await pump.wait(pump.ops, lambda: core.go_on_with(batch) or batch.tired)
+        await self._pump.turn.take()
+        await self._pump.wait(self._pump.ops, batch.is_over)
         batch.raise_failed()
 
     async def close(self, timeout: float | None = 5.0, *, wait: bool = True) -> None:
@@ -373,7 +333,7 @@ class Connection(Face):
         if core.given_back:
             return
         known = core.released or core.error is not None
-        core.close(monotonic(), timeout)
+        core.close(timeout)
         await self._finish(None if timeout is None else timeout + GRACE, wait)
         if core.error is not None and not known:
             raise core.error

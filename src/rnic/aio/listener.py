@@ -121,7 +121,7 @@ async def _attend(agent: Callable[[Connection], Awaitable[object]], conn: Connec
     except EndpointError as error:  # of this connection, mostly; a ConnectionError is of another
         _log.info("%r: %s", conn, error)
     except Exception as error:
-        if not conn._core.is_own_end(error):
+        if not conn._core.messages.is_own_end(error):
             text = f"the agent of {conn!r} has failed"
             asyncio.get_running_loop().call_exception_handler({"message": text, "exception": error})
 

@@ -8,16 +8,12 @@ from collections.abc import Callable
 from time import monotonic
 
 from rnic.aio.waiting import MessageQueue, OrderedQueue, Queue, SharedQueue, turn_of
-from rnic.conn.core import GRACE, Core
+from rnic.conn.core import Core
+from rnic.conn.ending import GRACE
 from rnic.endpoint import EndpointError
 
 _FAILURES = 3
 """The number of pumps in a row that may raise before the connection is given up."""
-
-
-def _not() -> bool:
-    """The short way is of no use."""
-    return False
 
 
 class Pump:
@@ -27,7 +23,7 @@ class Pump:
         self.core = core
         self._loop = asyncio.get_running_loop()
         self.turn = turn_of(self._loop)
-        self.messages = MessageQueue(core.tags_here)
+        self.messages = MessageQueue(core.messages.tags_here)
         self.regions, self.withdrawn = SharedQueue(), SharedQueue()
         self.sends, self.ops = OrderedQueue(), OrderedQueue()
         self.withdrawals, self.end = Queue(), Queue()
@@ -48,39 +44,14 @@ class Pump:
         self._on_end: Callable[[EndpointError | None], object] | None = None
         core.tags = self.messages.tags
         self._failures = 0
+        self._target: memoryview | None = None
         self._filenos: tuple[int, ...] = (core.fileno(),)
         try:
             for fd in self._filenos:
-                self._loop.add_reader(fd, self._readable)
+                self._loop.add_reader(fd, self.run)
             self.run()
         except BaseException:
             self._unwatch()
-            raise
-
-    def _readable(self) -> None:
-        """Handle a readable descriptor."""
-        self._look(self.core.woken if self.messages else _not)
-
-    def _look_again(self) -> None:
-        """Look whether a further message has come, as the task that was woken has had its turn."""
-        self._look(self.core.courier.more)
-
-    def _look(self, look: Callable[[], bool]) -> None:
-        """Wake the task for a message that comes by the courier, or else pump.
-
-        The loop's next turn looks again: then the task has taken the message, and there may be more.
-        """
-        try:
-            if any(self._queues[1:]) or not look():
-                self.run()
-            elif self.core.courier.hand is not None:
-                if not self.messages.wake():  # no task asks for it
-                    self.run()
-                elif not (self.core.busy or self._failures):  # else a pump is due in that turn
-                    self._soon(self._look_again)
-        except BaseException:  # pump again, as the descriptor may stay quiet with work left
-            self._failures = max(1, self._failures)
-            self._plan()
             raise
 
     def run(self) -> None:
@@ -90,7 +61,7 @@ class Pump:
         """
         try:
             self.core.waiting = bool(self.messages or self.sends)
-            self.core.fetching.target = self.messages.target
+            self._aim()
             self.core.pump(monotonic())
             for queue in self._queues:
                 if queue:
@@ -104,6 +75,18 @@ class Pump:
             raise
         finally:
             self._plan()
+
+    def _aim(self) -> None:
+        """An announced message goes to the buffer of the task that comes next."""
+        if self.messages.target is not self._target:
+            self._target = self.messages.target
+            self.core.machine.aim(self._target)
+
+    def aim_again(self) -> None:
+        """A task's buffer is its own again."""
+        if self._target is not None:
+            self._target = None
+            self.core.machine.aim(None)
 
     def _failed(self, error: BaseException) -> None:
         self._failures += 1
@@ -122,8 +105,8 @@ class Pump:
     def _tell_end(self, again: bool = True) -> None:
         if self._on_end is None or not (self.core.eof or self.core.ended):
             return
-        if self.core.is_spent:
-            self._loop.call_soon(self._on_end, None if self.core.eof else self.core.ending)
+        if self.core.messages.is_spent:
+            self._loop.call_soon(self._on_end, None if self.core.eof else self.core.fault)
             self._on_end = None
         elif again:  # recv() pumps before it gives the last message out
             self._loop.call_soon(self._tell_end, False)
@@ -178,17 +161,6 @@ class Pump:
         """
         await queue.wait(is_so, again, target, tag, self.run)
 
-    async def wait_short(
-        self, is_so: Callable[[], bool], target: memoryview | None = None, tag: int | None = None
-    ) -> bool:
-        """Wait for a message by the courier, without a pump; False: a pump is needed, nothing was done."""
-        courier = self.core.courier
-        if not (courier.open and courier.armed) or (courier.hand is not None and not self.messages):
-            return False
-        first = None if courier.hand is None else self.messages.wake  # nobody has taken it, perhaps
-        await self.messages.wait(is_so, False, target, tag, first)
-        return True
-
     def drop(self, text: str, owner: object) -> None:
         """Abort the connection and release it soon, from any thread; `owner` is kept until then."""
         self.owner, self._on_end = owner, None
@@ -196,15 +168,15 @@ class Pump:
             try:
                 self._loop.call_soon_threadsafe(self.drop, text, owner)
             except RuntimeError:  # the loop is closed
-                self.core.forget()
+                self.core.end.forget()
             return
         try:
             self.core.abort(text)
-            if not self.core.disconnect_tells:
+            if not self.core.end.tells:
                 self._loop.call_later(GRACE, self.release)
                 self.run()
         finally:
-            if self.core.disconnect_tells:
+            if self.core.end.tells:
                 self.release()
 
     def _is_here(self) -> bool:
@@ -238,4 +210,4 @@ class Pump:
         try:
             self._loop.call_soon_threadsafe(self.release)
         except RuntimeError:
-            self.core.forget()
+            self.core.end.forget()

@@ -5,7 +5,7 @@
 rnic.aio adds calls for asyncio.
 """
 
-from rnic.conn.messaging import ANY, AnyTag
+from rnic.conn.messages import ANY, AnyTag
 from rnic.conn.remote import Batch
 from rnic.conn.sync import Connection, Listener, connect, listen
 

@@ -49,7 +49,7 @@ class Agents:
         except EndpointError as error:  # of this connection, mostly; a ConnectionError is of another
             _log.info("%r: %s", conn, error)
         except Exception as error:
-            if not conn._core.is_own_end(error):
+            if not conn._core.messages.is_own_end(error):
                 _log.error("the agent of %r has failed", conn, error=error)
 
     def call_back(self) -> None:

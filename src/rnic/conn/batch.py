@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rnic._nic.nic import MR, Chain, Result
+from rnic._nic.nic import MR, Result, word
 from rnic.conn.core import Core
-from rnic.conn.ops import check, local_side
 from rnic.endpoint import Region
 from rnic.enums import WROpcode
 
@@ -16,44 +15,96 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchFace", "Result"]
 
+_CHAIN = 16  # operations that are posted at a time
 
-class BatchFace(Chain):
+
+class BatchFace:
     """Operations that are posted at once, up to 64 at a time; the end of the block waits for all.
 
     They are posted and carried out in the order of the calls, with one exception: a WRITE or an atomic may
     overtake a READ before it, unless fence() stands in between. (Over iWARP a WRITE may also overtake an
-    atomic behind that READ.) Each call returns a Result, whose result() is
-    there when the block has ended.
+    atomic behind that READ.) Each call returns an Result, whose result() is there when the block has
+    ended.
 
-    A buffer of up to 4 KiB is copied; a longer one is registered, unless it is registered already (alloc(),
+    A buffer of up to 16 KiB is copied; a longer one is registered, unless it is registered already (alloc(),
     register(), empty()). Do not touch a buffer until the block has ended: a READ may fill it, and a WRITE may
     read it, at any time.
 
     A call raises ValueError or TypeError for an impossible operation. A later failure is raised at the end of
     the block: the first one, which is also `failed`, with a note that names its operation. result() of each
-    operation tells its own outcome. An exception inside the block leaves it at once: posted operations go on,
-    and the others are not posted.
+    operation tells its own outcome. An exception inside the block leaves it at once: posted operations go on.
     """
 
-    if TYPE_CHECKING:  # the same, by their types
+    def __init__(self, core: Core, block: str) -> None:
+        self._core, self._block = core, block
+        self._under_way: list[Result] = []  # some may have ended
+        self._given = 0
+        self._fenced = self._begun = self._over = False
+        self.failed: Result | None = None
+        """The first operation that has failed; None: none has."""
 
-        def read(self, local: AnyBuffer | MR, remote: Region, offset: int = 0) -> Result:
-            """Fill a buffer or an MR from the peer's region, from byte `offset` on."""
+    def read(self, local: AnyBuffer | MR, remote: Region, offset: int = 0) -> Result:
+        """Fill a buffer or an MR from the peer's region, from byte `offset` on; it is full when the block has ended."""
+        self._check()
+        return self._add(self._core.rdma(WROpcode.RDMA_READ, local, remote, offset, self._fenced))
 
-        def write(self, local: AnyBuffer | MR, remote: Region, offset: int = 0) -> Result:
-            """Write a buffer or an MR into the peer's region, at byte `offset`."""
+    def write(self, local: AnyBuffer | MR, remote: Region, offset: int = 0) -> Result:
+        """Write a buffer or an MR into the peer's region, at byte `offset`; leave it as it is until the block has ended."""
+        self._check()
+        return self._add(self._core.rdma(WROpcode.RDMA_WRITE, local, remote, offset, self._fenced))
 
-    def __init__(self, core: Core, waits: bool) -> None:
-        super().__init__(core.operations, core.pool.hold, self._look, waits)
-        self._core = core
+    def fetch_add(self, remote: Region, n: int, offset: int = 0) -> Result:
+        """Add to 8 bytes of the peer's region; result() tells what was there before."""
+        self._check()
+        kind = WROpcode.ATOMIC_FETCH_AND_ADD
+        return self._add(self._core.atomic(kind, remote, offset, word(n, "n"), 0, self._fenced))
 
-    def _look(self, opcode: int, local: Any, remote: Region, offset: int) -> memoryview | MR | None:
-        """Return the local side of an operation; ValueError or TypeError when the operation is impossible."""
-        kind = WROpcode(opcode)
-        side = None if local is None else local_side(local, self._core.pd, kind)
-        length = 8 if side is None else side.length if isinstance(side, MR) else side.nbytes
-        check(kind, remote, offset, length)
-        return side
+    def compare_swap(self, remote: Region, compare: int, swap: int, offset: int = 0) -> Result:
+        """Replace 8 bytes of the peer's region if they are `compare`; result() tells what was there before."""
+        self._check()
+        kind, values = WROpcode.ATOMIC_CMP_AND_SWP, (word(compare, "compare"), word(swap, "swap"))
+        return self._add(self._core.atomic(kind, remote, offset, *values, self._fenced))
+
+    def fence(self) -> None:
+        """What comes next waits until the READs and atomics before it have ended: a WRITE cannot overtake them."""
+        self._fenced = True
+
+    def _check(self) -> None:
+        if not self._begun:
+            raise RuntimeError(
+                f"the batch has not begun, so nothing would wait: begin a block: {self._block} conn.batch() as batch"
+            )
+        if self._over:
+            raise RuntimeError("the batch has ended: begin another one")
+
+    def _add(self, one: Result) -> Result:
+        one.index, self._given, self._fenced = self._given, self._given + 1, False
+        self._under_way.append(one)
+        if self._given % _CHAIN == 0:
+            self._core.machine.pump()
+            self.is_over()
+        return one
+
+    def begin(self) -> None:
+        """The block begins."""
+        self._core.check()
+        self._begun = True
+
+    def end(self) -> None:
+        """The block has ended; the operations go on."""
+        self._over = True
+
+    def is_over(self) -> bool:
+        """Whether all have ended; what has is forgotten here, but for the first that failed."""
+        n = 0
+        for one in self._under_way:
+            if not one.done:
+                break
+            n += 1
+            if one.error is not None and self.failed is None:
+                self.failed = one
+        del self._under_way[:n]
+        return not self._under_way
 
     def raise_failed(self) -> None:
         """Raise the error of the first operation that failed, if there is one."""

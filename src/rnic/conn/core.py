@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One end of a connection: posts, polls and feeds the protocol.  Nothing here waits; sync.py and aio do.
+"""One end of a connection: a queue pair, its id, and the machine that moves messages.  Nothing here waits.
 
 pump() moves everything that can be moved; what the user asked for is then seen by looking.  Between two pumps
-a face waits for the two descriptors, or until deadline().
-
-An exception may come between any two lines, from the handler of a signal (Ctrl-C) or for want of memory.
-So what the device or the connection manager has said is kept until it was handled, and handled once: a number
-tells what was (`receives_seen`, `completed`).  What was posted is known by a mark that the posting itself
-leaves (at_once()).  The next pump goes on from there.
+a face waits for the descriptor, or until deadline().  A change of state is one call of the machine (_nic), so
+no exception comes in the middle of one.
 """
 
 from __future__ import annotations
@@ -15,65 +11,256 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+from collections.abc import Collection
 from errno import ECONNRESET, ETIMEDOUT
+from typing import TYPE_CHECKING
 
-from rnic._nic.nic import WC, SendWR
-from rnic.conn.device import at_once
-from rnic.conn.ending import Ending
-from rnic.conn.messaging import Messaging
-from rnic.conn.operating import KINDS, OP, RECEIVE, SEND
-from rnic.conn.ops import explain
-from rnic.conn.parts import LOOK_AGAIN
-from rnic.conn.raw import Raw
+from rnic._nic.nic import MR, Machine, Result, not_shared
+from rnic.conn.ending import GRACE, Ending
+from rnic.conn.memory import MAX_OPS, Memory
+from rnic.conn.messages import STOPPED, Messages
+from rnic.conn.ops import check, explain, local_side
+from rnic.conn.pool import Pool
 from rnic.conn.sharing import Sharing
-from rnic.endpoint import Capability, LostError, Outgoing, Protocol, State, Statistics
+from rnic.endpoint import (
+    AbortedError,
+    Capability,
+    ClosedError,
+    Config,
+    EndpointError,
+    Hello,
+    LostError,
+    NoHelloError,
+    ProtocolError,
+    Role,
+    State,
+    Statistics,
+    agree,
+)
+from rnic.endpoint.text import printable
+from rnic.enums import AccessFlags, QPState, Transport, WCStatus, WROpcode
 from rnic.enums import EventType as AsyncEventType
-from rnic.enums import QPState, SendFlags, WCOpcode, WCStatus, WROpcode
 from rnic.errors import VerbsError
-from rnic.rdmacm import ConnParam, EventType
+from rnic.rdmacm import CmId, ConnParam, EventChannel, EventType
 from rnic.rdmacm import Event as CmEvent
-from rnic.rdmacm.qp_states import is_flushed
-from rnic.records import replace
+from rnic.verbs.qp import QP, QPAttr, QPCap, QPInitAttr
 
-_POLL = 64
+if TYPE_CHECKING:
+    from rnic.endpoint import Region
+    from rnic.endpoint.buffers import AnyBuffer
+
+STATES = tuple(State)
+"""In the order of enum msg_state."""
+ENDED = (State.ABORTING, State.CLOSED, State.FAILED)
+_ERRORS = (EndpointError, ProtocolError, AbortedError, LostError)  # in the order of enum msg_kind
+_BY_PEER = b"the peer aborted the connection: "
 _ROUNDS = 4  # how often one pump looks again, so that a busy peer does not keep a loop from other work
 _DISCONNECTS = (EventType.DISCONNECTED, EventType.DEVICE_REMOVAL, EventType.UNREACHABLE)
 _CONFUSED = (EventType.CONNECT_ERROR, EventType.REJECTED)
 _LAST_ACK = 0.1  # seconds for the last acknowledgements, when the peer of a raw connection has disconnected
 RESET = "the peer's process has died, or the TCP connection was reset on its way"
 SILENT = "the peer did not answer: its process is stopped or gone, or packets do not arrive"
-GRACE = 1.0
-"""Seconds for the ABORT of a close() that came to its limit."""
 
 
-class Core(Ending, Sharing, Messaging):
+class Core:
     """A connection as a face drives it: it is opened, pumped and closed."""
+
+    def __init__(self, cm_id: CmId, config: Config, role: Role) -> None:
+        self.cm_id, self.config, self.role = cm_id, config, role
+        self.peer: Hello | None = None
+        self.version = 0
+        """Of the endpoint protocol, which both ends speak."""
+        self.raw = False
+        """The peer sent no hello: it speaks no endpoint protocol."""
+        self.waiting = False
+        """A call waits for a message to come or to go: a long message may come in meanwhile."""
+        self.tags: Collection[int] = ()
+        """The tags that calls ask for now."""
+        self.leaving = False
+        """The server is being stopped: who would wait for a message gets ClosedError."""
+        self.broken: EndpointError | None = None
+        """A mistake in rnic that ended the connection."""
+        self.error: EndpointError | None = None
+        """What has ended the connection, once a call has been told; None: nothing, or both ends said goodbye."""
+        self.released = False
+        """release() has begun.  When it is done, `given_back` is true."""
+        self.gone = False
+        """The machine is not to be asked any more, as the connection is released or broken."""
+        self.busy = False
+        """The last pump stopped to let other tasks work: pump again at once."""
+        self._rung = False  # and the descriptor says so
+        self.looked = False  # a pump has looked for messages since the server is being stopped
+        context = cm_id.verbs
+        assert context is not None
+        self.has_streams = context.device.transport is Transport.IWARP
+        with contextlib.ExitStack() as undo:
+            self.pd = undo.enter_context(context.alloc_pd())
+            self.memory = Memory(self.pd, config)
+            self.pool = Pool(self.pd)
+            undo.callback(self.memory.mr.close)
+            self.comp = undo.enter_context(context.create_comp_channel())
+            sends = self.memory.bounces + MAX_OPS + 2
+            self.cq = undo.enter_context(context.create_cq(self.memory.receives + sends, self.comp))
+            undo.callback(cm_id.destroy_qp)
+            self.qp = self._create_qp(sends)
+            # One descriptor for both: completions, and what the connection manager says.
+            self.channel = undo.enter_context(EventChannel(beside=self.comp))
+            cm_id.migrate_id(self.channel)
+            self.machine = self._make_machine()
+            undo.pop_all()
+        self.sharing, self.messages, self.end = Sharing(self), Messages(self), Ending(self)
+        self._established = False  # the connection manager knows that the peer is ready
+        self._disconnected: CmEvent | None = None
+        self._left_by: float | None = None  # the last acknowledgements after it come until then
+        self._reason_by: float | None = None  # until when the connection manager may say why it has ended
+
+    def _create_qp(self, sends: int) -> QP:
+        cap = QPCap(sends, self.memory.receives, 1, 1, 0)
+        qp = self.cm_id.create_qp(self.pd, QPInitAttr(self.cq, self.cq, cap=cap))
+        access = self.config.access
+        qp.modify(QPAttr(qp_state=QPState.INIT, pkey_index=0, port_num=1, qp_access_flags=access))
+        if self.has_streams:
+            qp.confirm_stream()
+        return qp
+
+    def _make_machine(self) -> Machine:
+        config, memory = self.config, self.memory
+        readable = bool(config.access & AccessFlags.REMOTE_READ)
+        return Machine(
+            self.qp,
+            self.cq,
+            memory.mr,
+            receives=config.receives,
+            receive_size=config.receive_size,
+            send_size=config.send_size,
+            max_regions=config.max_regions,
+            max_message=config.max_message,
+            max_backlog=config.max_backlog,
+            announce=config.announce if readable else None,
+            idle=config.idle_interval,
+            bounces=memory.bounces,
+            sends_at=memory.sends_at,
+            results_at=memory.results_at,
+            spin=config.spin,
+        )
 
     # ------------------------------------------------------------ opening
 
     def hello(self, data: bytes) -> bytes:
         """Post the receives; return the hello with the program's data, empty for a raw peer."""
-        self._post_receives()
-        return b"" if isinstance(self.protocol, Raw) else self.protocol.hello(data)
+        self.machine.post_receives()
+        return b"" if self.raw else self.config.hello(data).emit()
 
     def greet(self, private_data: bytes, now: float) -> None:
         """Read the hello in a REQ or REP.  ProtocolError when there is none and Config.raw is off."""
-        if isinstance(self.protocol, Raw):
-            raise RuntimeError("a peer is greeted once")
-        posted = self.protocol.posted_receives
-        peer = self.protocol.accept_hello(private_data, now)
-        if peer is None:
-            self.protocol = Raw(self.config, self.memory.receives, posted)
+        del now
+        try:
+            peer = Hello.parse(private_data)
+            self.version = agree(self.config.hello(), peer)
+        except NoHelloError as error:
+            if not self.config.raw:
+                self.machine.lost(str(error))
+                raise
+            self.raw = True
+            self.machine.greet_raw()
+            return
+        except ProtocolError as error:
+            self.machine.lost(str(error))
+            raise
+        self.peer = peer
+        if self.has_streams:
+            self.qp.confirm_stream(both=True)
+        self.machine.greet(
+            receives=peer.receives,
+            receive_size=peer.receive_size,
+            max_regions=peer.max_regions,
+            capabilities=int(peer.capabilities),
+            access=int(peer.access),
+            max_message=peer.max_message,
+            version=self.version,
+        )
+
+    @property
+    def established(self) -> bool:
+        """The peer is known to be ready."""
+        return self.machine.established
+
+    def establish(self) -> None:
+        """The connection manager says that the peer is ready."""
+        self._established = True
+        self.machine.establish()
+
+    # ------------------------------------------------------------ how it stands
+
+    @property
+    def state(self) -> State:
+        """The state of the connection."""
+        return STATES[self.machine.state]
+
+    @property
+    def peer_data(self) -> bytes:
+        """The data that the peer's program put into its hello."""
+        return b"" if self.peer is None else self.peer.data
+
+    def knows(self, what: Capability) -> bool:
+        """Whether the peer understands a capability."""
+        return self.peer is not None and what in self.peer.capabilities
+
+    @property
+    def ended(self) -> bool:
+        """The connection has ended: what was not sent stays unsent."""
+        return self.released or self.broken is not None or self.state in ENDED
+
+    @property
+    def finished(self) -> bool:
+        """Both ends are done: only release() is left."""
+        over = self.state in (State.CLOSED, State.FAILED)
+        return self.released or self.broken is not None or (over and not self.end.lingers)
+
+    @property
+    def fault(self) -> EndpointError | None:
+        """What ends or has ended the connection; None if nothing does, or both ends said goodbye."""
+        kind, reason, text = self.machine.error
+        if self.broken is not None or not kind:
+            return self.broken
+        if text.startswith(_BY_PEER):
+            words = _BY_PEER.decode() + printable(text[len(_BY_PEER) :])
         else:
-            if self._has_streams:
-                self.qp.confirm_stream(both=True)
-            # What goes at once: the peer gives half of its receives back before more goes.
-            pieces = max(1, min(self.memory.bounces, peer.receives) // 2)
-            longest = self.protocol.longest_of(pieces)
-            if self._announces:
-                longest = min(longest, (self.config.announce or 1) - 1)
-            self.courier.frame, self.courier.longest = self.protocol.frame_size, longest
-            self.courier.tags = self.protocol.knows(Capability.TAG)
+            words = text.decode("utf-8", "replace")
+        return _ERRORS[kind](words, reason)
+
+    @property
+    def eof(self) -> bool:
+        """The peer has said goodbye, and the program has taken all its messages."""
+        return self.machine.spent and self.machine.hand is None
+
+    @property
+    def given_back(self) -> bool:
+        """release() has done all."""
+        return self.end.given_back
+
+    @property
+    def has_left(self) -> bool:
+        """The peer has this end's goodbye, and all that was sent before it."""
+        return self.state in (State.HALF_CLOSED_LOCAL, State.CLOSED)
+
+    @property
+    def undelivered(self) -> int:
+        """When it has ended with an error: messages that the peer has perhaps not received."""
+        return self.machine.undelivered
+
+    def check(self) -> None:
+        """Raise the error that ended the connection, if it has ended."""
+        self.error = self.error or self.fault
+        if self.error is not None:
+            raise type(self.error)(str(self.error), self.error.reason) from self.error.__cause__
+        if self.released or self.state is State.CLOSED:
+            raise ClosedError("the connection is closed")
+
+    def statistics(self) -> Statistics:
+        """Counts of what the connection has done so far.  For any thread: it changes nothing."""
+        found = self.machine.count()
+        return Statistics(**{**found, "state": STATES[found["state"]]})  # type: ignore[arg-type]
 
     # ------------------------------------------------------------ pumping
 
@@ -89,77 +276,53 @@ class Core(Ending, Sharing, Messaging):
 
     def pump(self, now: float) -> None:
         """Do all that can be done now.  Afterwards the descriptor tells of news, unless `busy`."""
-        if self.released or self.broken is not None:
+        if self.gone:
             return
         if self._rung:
             self._rung = False
             self.comp.unwake()
-        self._go_long()
-        self.protocol.settle()
-        if self._took_receives or self._took_sends or self._took_op:
-            self._note_posted()
-        self._want()
+        machine = self.machine
+        machine.want(self.waiting and machine.hand is None, self.tags)
+        machine.quiet()
         self._cm_events()
-        self._quiet()
-        for turn in range(_ROUNDS):
-            worked = self._poll(now) or self._fetch_offer()  # a STOP may stand behind the ANNOUNCE
-            lost = not worked and self._lost_peer(now)
-            if (
-                worked or lost or turn == 0 or self._closing is not None
-            ):  # what _post() ends is the last, perhaps
-                self._go_on(now)
-            if not worked and self.courier.armed:
+        for _ in range(_ROUNDS):
+            more = machine.pump()
+            if (more < 0 and self._failed(now)) or (not more and self._lost_peer(now)):
+                continue
+            if more <= 0 and machine.armed:
+                self.busy = False
                 break
-            if not worked:
-                self.cq.req_notify()
-                self.courier.armed = True
+            if more <= 0:
+                machine.arm()
         else:
             self.busy = True
             return
-        self.busy, self._looked = False, self.leaving
-        self._wind_up(now)
-        if self._again_at is not None or self.ended or self.protocol.released != self._released_seen:
-            self._close_released(now)
+        self.looked = self.leaving
+        self._after(now)
 
-    def _go_on(self, now: float) -> None:
-        """Do what follows from completions, from the time, and from what the user has queued."""
-        self._note_taken()
-        self._note_events()
-        self._close_when_idle(now)
-        self._timer(now)
-        self._post()
+    def _after(self, now: float) -> None:
+        """Do what follows from what has come."""
+        if self.machine.established and not self._established:  # data overtook the end of the handshake
+            with contextlib.suppress(VerbsError):
+                self.cm_id.notify(AsyncEventType.COMM_EST)
+            self._established = True
+        for one in self.machine.failures():
+            one.finish(self.why(one))
+        self.end.wind_up(now)
+        self.sharing.look(now)
 
-    def _note_posted(self) -> None:
-        """Note what was posted just before an exception came."""
-        self._note_receives()
-        self._note_sends()
-        self._note_op()
+    def look(self) -> bool:
+        """Look for completions for a moment; whether there are any."""
+        return self.machine.look()
 
     def deadline(self) -> float | None:
         """The time at which pump() must run at the latest; None: there is none."""
-        due = self.protocol.deadline()
-        close_by = self._closing[0] if self._closing is not None and not self.ended else None
-        times = [due, close_by, self._again_at, self._flushed_by]
+        times = [self.machine.deadline(), self.sharing.again_at, self.end.flushed_by]
         if not self.finished:
-            times += (self._left_by, self._linger_by)
+            times += (self._left_by, self.end.linger_by)
         if not self.ended:
             times.append(self._reason_by)
         return min((at for at in times if at is not None), default=None)
-
-    def _timer(self, now: float) -> None:
-        due = self.protocol.deadline()
-        if due is not None and now >= due:
-            self.protocol.timer(now)
-
-    def _quiet(self) -> None:
-        if self.courier.armed:
-            self.courier.armed = False
-            try:
-                self.comp.get_cq_event(0).ack_events()
-            except TimeoutError:
-                # What made the descriptor readable may have been an event that came since: it is not now.
-                self.courier.armed = True
-                self._cm_events()
 
     # ------------------------------------------------------------ what the connection manager says
 
@@ -170,220 +333,133 @@ class Core(Ending, Sharing, Messaging):
 
     def _cm_event(self, event: CmEvent) -> None:
         if event.event is EventType.ESTABLISHED:
-            self.established = True
+            self.establish()
         elif event.event in _DISCONNECTS:
             self._disconnected = self._disconnected or event
         elif event.event in _CONFUSED:
-            self.protocol.lost(f"the handshake failed: {event.explain()}")
+            self.machine.lost(f"the handshake failed: {event.explain()}")
 
     def _lost_peer(self, now: float) -> bool:
         """Handle a disconnect, after all completions that came before it; whether there was one."""
         event = self._disconnected
-        if event is None or self.finished or self.protocol.finished or self._may_have_arrived(event, now):
+        if event is None or self.state in (State.CLOSED, State.FAILED) or self._may_have_arrived(event, now):
             return False
         if event.status == -ECONNRESET:
-            self.protocol.lost(RESET if self._has_streams else "the peer's process has died")
+            self.machine.lost(RESET if self.has_streams else "the peer's process has died")
         elif event.event is not EventType.DISCONNECTED:
-            self.protocol.lost(f"{event.event.name}: the peer does not answer, or the device is gone")
+            self.machine.lost(f"{event.event.name}: the peer does not answer, or the device is gone")
         elif event.status == -ETIMEDOUT:
-            self.protocol.lost(SILENT)
+            self.machine.lost(SILENT)
         elif event.status:  # of iWARP alone
-            self.protocol.lost(f"the connection was lost: {os.strerror(-event.status)}")
+            self.machine.lost(f"the connection was lost: {os.strerror(-event.status)}")
         else:
             param = event.param
-            self.protocol.disconnected(param.private_data if isinstance(param, ConnParam) else b"")
+            self.machine.disconnected(param.private_data if isinstance(param, ConnParam) else b"")
         return True
 
     def _may_have_arrived(self, event: CmEvent, now: float) -> bool:
         """Whether to wait for the end of a raw connection's last messages, which no goodbye confirms: their
         acknowledgement and the disconnect come by two ways.
         """
-        if self.protocol.state is not State.RAW or event.event is not EventType.DISCONNECTED or event.status:
+        if not self.raw or event.event is not EventType.DISCONNECTED or event.status:
             return False
         if self._left_by is None:
             self._left_by = now + _LAST_ACK
-        return self.protocol.outstanding > 0 and now < self._left_by
+        return self.machine.sending and now < self._left_by
 
-    # ------------------------------------------------------------ completions
+    # ------------------------------------------------------------ work that has failed
 
-    def _poll(self, now: float) -> bool:
-        if not self._polled:
-            at_once(self.cq.poll, _POLL, self._polled)
-        found = self._polled[0]
-        failed = []
-        for wc in found:
-            if wc.ok:
-                self._completed(wc, now)
-            else:
-                failed.append(wc)
-        if failed:
-            if self._awaits_reason(failed, now):
-                return False
-            self._failed(failed)
-        self._polled.popleft()
-        return bool(found)
+    def _says_why(self, status: int) -> bool:
+        """Of a queue pair that has failed, one status says why; of a TCP connection that is lost, none does."""
+        silent = (WCStatus.WR_FLUSH_ERR, *((WCStatus.RETRY_EXC_ERR,) if self.has_streams else ()))
+        return status not in silent
 
-    def _completed(self, wc: WC, now: float) -> None:
-        kind, number = wc.wr_id % KINDS, wc.wr_id // KINDS
-        if kind == RECEIVE:
-            if number >= self.protocol.receives_seen:
-                # A WRITE with immediate takes a receive and leaves nothing in it.
-                self._received(number, wc.byte_len if wc.opcode is WCOpcode.RECV else 0, now)
-        elif kind == SEND:
-            if number > self.protocol.completed:
-                self.protocol.sent(number, now)
-        elif (op := self._posted_ops.get(number)) is not None:
-            self.protocol.heard(now)
-            self._op_done(op, None)
-
-    def _received(self, number: int, length: int, now: float) -> None:
-        if not self.established:  # data overtook the last message of the handshake
-            with contextlib.suppress(VerbsError):
-                self.cm_id.notify(AsyncEventType.COMM_EST)
-            self.established = True
-        with self.memory.received(number, length) as data:
-            self.protocol.receive(data, now)
-
-    def _reason(self, failed: list[WC]) -> WC | None:
-        """The first whose status says why; of a TCP connection that is lost, none does."""
-        silent = (WCStatus.WR_FLUSH_ERR, *((WCStatus.RETRY_EXC_ERR,) if self._has_streams else ()))
-        return next((one for one in failed if one.status not in silent), None)
-
-    def _awaits_reason(self, failed: list[WC], now: float) -> bool:
-        """iWARP: the queue pair has ended by itself, and the connection manager is about to say why."""
-        if not self._has_streams or self.ended or self._reason(failed) is not None:
+    def _failed(self, now: float) -> bool:
+        """End the connection: the first status that says why does so, or else the CM; False: later."""
+        failed = self.machine.failed()
+        if failed is None or self.state in ENDED:
             return False
+        if self._says_why(failed.status):
+            self.machine.lost(explain(failed))
+            return True
         self._cm_events()
-        if self._reason_by is None:
-            self._reason_by = now + GRACE
-        return self._disconnected is None and now < self._reason_by
+        if self.has_streams and self._disconnected is None:  # the CM is about to say why
+            if self._reason_by is None:
+                self._reason_by = now + GRACE
+            if now < self._reason_by:
+                return False
+        if not self._lost_peer(math.inf):
+            self.machine.lost(explain(failed))
+        return True
 
-    def _failed(self, failed: list[WC]) -> None:
-        """End the connection: the first status that says why does so, or else the CM."""
-        first = self._reason(failed)
-        if first is None:
-            self._cm_events()
-        if first is not None or not self._lost_peer(math.inf):
-            self.protocol.lost(explain(first or failed[0], None))
-        for wc in failed:
-            op = self._posted_ops.get(wc.wr_id // KINDS) if wc.wr_id % KINDS == OP else None
-            if op is not None:
-                own = self._reason([wc]) is not None
-                self._op_done(op, LostError(explain(wc, None if own else self.protocol.error)))
+    def why(self, one: Result) -> Exception:
+        """What an operation has failed of: its own status, or the end of the connection."""
+        if one.status == -2:  # ENOENT
+            return not_shared(one.remote)
+        if one.status < 0:
+            return VerbsError(-one.status, "the operation could not be posted", "post_send")
+        if self._says_why(one.status):
+            return LostError(explain(self.machine.completion_of(one)))
+        return self.fault or ClosedError("the connection is closed")
 
-    # ------------------------------------------------------------ posting
+    # ------------------------------------------------------------ operations
 
-    def _post(self) -> None:
-        if self.qp.state is QPState.ERR:
-            return
-        try:
-            if self.protocol.state is not State.HELLO:
-                self._post_receives()
-            if self.established:
-                self._post_sends()
-                self._post_ops()
-        except VerbsError as error:
-            self.protocol.lost(str(error))
+    def rdma(
+        self, opcode: WROpcode, local: AnyBuffer | MR, remote: Region, offset: int, fence: bool = False
+    ) -> Result:
+        """Queue a READ or WRITE between a buffer, or an MR, and the peer's region."""
+        self._may_operate()
+        side = local_side(local, self.pd, opcode)
+        length = side.length if isinstance(side, MR) else side.nbytes
+        offset = check(opcode, remote, offset, length)
+        return self.machine.rdma(opcode, side, remote, offset, self.pool.places, self.pool.hold, fence)
 
-    def _post_receives(self) -> None:
-        number = self.protocol.receives_to_post()
-        if number:
-            first = self.protocol.posted_receives
-            then = self._receives_then = first + number
-            wrs = [self.memory.receive_wr(one * KINDS + RECEIVE, one) for one in range(first, then)]
-            at_once(self.qp.post_recv, wrs, self._took_receives)
-            self._note_receives()
+    def atomic(
+        self, opcode: WROpcode, remote: Region, offset: int, add: int, swap: int = 0, fence: bool = False
+    ) -> Result:
+        """Queue an atomic operation on 8 bytes of the peer's region."""
+        self._may_operate()
+        offset = check(opcode, remote, offset, 8)
+        return self.machine.atomic(opcode, remote, offset, add, swap, fence)
 
-    def _note_receives(self) -> None:
-        if self._took_receives:
-            self.protocol.receives_posted(self._receives_then - self.protocol.posted_receives)
-            self._took_receives.clear()
+    def _may_operate(self) -> None:
+        if self.ended or self.machine.closing:
+            self.check()
+            raise ClosedError("the connection is being closed")
 
-    def _post_sends(self) -> None:
-        """Post the SENDs that may go now; the last one is signaled, and completes for all."""
-        # What must not come after the RELEASE of a region goes before it.
-        self._post_ops()
-        while self.protocol.outstanding < self.memory.bounces:
-            if self.protocol.next_send(self._outgoing) is None:
-                break
-        if self._outgoing:
-            wrs = [self._send_wr(out) for out in self._outgoing]
-            wrs[-1].send_flags = wrs[-1].send_flags | SendFlags.SIGNALED
-            at_once(self.qp.post_send, wrs, self._took_sends)
-            self._note_sends()
+    # ------------------------------------------------------------ the end
 
-    def _note_sends(self) -> None:
-        if self._took_sends:
-            for out in self._outgoing:
-                if out.ends is not None:
-                    self._waiting.pop(out.ends, None)
-            if self._outgoing and isinstance(self.protocol, Protocol):
-                self.protocol.flow.signaled = self._outgoing[-1].number
-            self._outgoing.clear()
-            self._took_sends.clear()
-
-    def _send_wr(self, out: Outgoing) -> SendWR:
-        wr_id = out.number * KINDS + SEND
-        if out.probe:
-            return SendWR(wr_id, WROpcode.RDMA_WRITE)
-        flags = SendFlags.FENCE if out.fence else SendFlags(0)
-        return SendWR(wr_id, WROpcode.SEND, flags, [self.memory.fill(out.number, out.header, out.payload)])
-
-    # ------------------------------------------------------------ closing
-
-    def close(self, now: float, timeout: float | None) -> None:
+    def close(self, timeout: float | None) -> None:
         """Say goodbye, after the queued messages and all operations; `finished` tells when that is done."""
-        self._go_long()
-        if self._closing is None and not self.ended:
-            self._closing = (None if timeout is None else now + timeout,)
-            self.protocol.discard()
+        if not self.ended:
+            self.machine.close(timeout)
+            self.machine.hand = None
 
     def abort(self, text: str) -> None:
         """End the connection at once, and tell the peer why."""
-        self._go_long()
-        self.protocol.abort(text)
+        self.machine.abort(text)
 
-    def _close_when_idle(self, now: float) -> None:
-        """Say goodbye when the last operation has ended; drop the messages that come meanwhile."""
-        if self._closing is None:
-            return
-        (close_by,) = self._closing
-        late = close_by is not None and now >= close_by
-        if late or not (self._queued_ops or self._posted_ops):
-            self.protocol.close(now, None if close_by is None else max(0.0, close_by - now))
-        while self.protocol.next_event() is not None:
-            pass
-        self.courier.hand = None
+    def give_up(self, mistake: BaseException) -> None:
+        """End the connection after a mistake in rnic; the peer is told by a disconnect."""
+        self.broken = LostError(f"a mistake in rnic ended the connection, please report it: {mistake!r}")
+        self.broken.__cause__ = mistake
+        self.gone = True
+        self.end.hang_up()
 
-    def _wind_up(self, now: float) -> None:
-        """When the protocol has finished: disconnect, and end the operations that are left."""
-        if not self.protocol.finished:
-            return
-        self._note_error()
-        self._disconnect()
-        self._linger(now)
-        self._last_completions()
-        if is_flushed(self.qp) or not self._posted_ops:
-            self._fail_ops()
-            self.fetching.close()
-            self._flushed_by = None
-        else:  # a READ may still be carried out, into a buffer that would be the user's again
-            self._flushed_by = now + LOOK_AGAIN
+    def leave(self) -> None:
+        """From any thread: calls that wait for a message raise ClosedError, now and later."""
+        self.leaving = True
+        with contextlib.suppress(VerbsError):  # it was closed meanwhile
+            self.cm_id.write_cm_event(EventType.USER)
 
-    def _linger(self, now: float) -> None:
-        """iWARP: keep the stream until the peer has closed it, too, as it may still ask for our last word."""
-        waits = self.protocol.state is State.CLOSED and self._has_streams and not self.raw
-        if waits and self._linger_by is None:
-            self._linger_by = now + GRACE
-        self._lingers = self._linger_by is not None and now < self._linger_by and not is_flushed(self.qp)
+    def why_abort(self, error: BaseException | None) -> str | None:
+        """What the peer is told when a `with` block ends by an error; None: it is closed as usual."""
+        if error is None or self.messages.is_own_end(error):
+            return None
+        if self.leaving and isinstance(error, ClosedError):
+            return STOPPED
+        return f"the program failed: {type(error).__name__}"
 
-    def _last_completions(self) -> None:
-        """Poll once more: operations that ended before the connection did have outcomes of their own."""
-        while self._posted_ops and self._poll(0.0):
-            pass
-
-    def statistics(self) -> Statistics:
-        """Counts of what the connection has done so far.  For any thread: it changes nothing."""
-        found = self.protocol.statistics()
-        part = self.courier.part
-        return found if part is None else replace(found, partial=len(part[1]))
+    def release(self) -> None:
+        """Give everything back, in whatever state the connection is; the second time does nothing."""
+        self.end.release()

@@ -140,7 +140,7 @@ class Dial:
 
     def _greet(self, data: bytes, now: float) -> None:
         assert self.core is not None
-        self.core.established = True
+        self.core.establish()
         self.core.greet(data, now)
         self.done = True
 

@@ -13,11 +13,10 @@ from rnic._nic.nic import MR
 from rnic.conn.arrays import Layout
 from rnic.conn.core import Core
 from rnic.conn.handshake import Desk
-from rnic.conn.ops import LONGEST, Op, local_side
+from rnic.conn.ops import LONGEST
 from rnic.conn.pool import Pool
 from rnic.endpoint import Region, Statistics
 from rnic.endpoint.buffers import flat
-from rnic.enums import WROpcode
 from rnic.errors import VerbsError
 from rnic.notebook import table
 from rnic.rdmacm.sockaddr import SockAddr
@@ -29,10 +28,6 @@ if TYPE_CHECKING:
 
     from rnic.endpoint.buffers import AnyBuffer
     from rnic.rdmacm import CmId
-
-
-FETCH_ADD = int(WROpcode.ATOMIC_FETCH_AND_ADD)
-COMPARE_SWAP = int(WROpcode.ATOMIC_CMP_AND_SWP)
 
 
 def _device_of(cm_id: CmId) -> str:
@@ -49,7 +44,7 @@ class Face:
 
     def __repr__(self) -> str:
         core = self._core
-        state = "released" if core.released else core.protocol.state.value
+        state = "released" if core.released else core.state.value
         ends = f"{core.cm_id.local.sockaddr} to {core.cm_id.get_peer_addr()}"
         return f"<{type(self).__name__} {ends} on {_device_of(core.cm_id)}, {state}>"
 
@@ -105,7 +100,7 @@ class Face:
     @property
     def regions(self) -> Mapping[int, Region]:
         """The regions that the peer shares now, by id."""
-        return self._core.protocol.regions
+        return self._core.sharing.peers()
 
     @property
     def undelivered(self) -> int:
@@ -161,7 +156,7 @@ class Face:
         It is writable if the shared buffer is. `shape` and `dtype` are the region's, if it has any. Raises
         ValueError for a region that was withdrawn, or that is the peer's (use read_array()).
         """
-        memory = self._core.shared_memory(region)
+        memory = self._core.sharing.memory(region)
         return Layout(region, shape, dtype, "asarray()").over(memory)
 
     def _pieces(self, array: NDArray[Any]) -> Iterator[tuple[int, memoryview]]:
@@ -169,23 +164,6 @@ class Face:
         data = flat(array, "read_array()")
         for start in range(0, len(data), LONGEST):
             yield start, data[start : start + LONGEST]
-
-    def _write_op(self, local: AnyBuffer | MR, remote: Region, offset: int) -> Op:
-        return self._op(WROpcode.RDMA_WRITE, local, remote, offset)
-
-    def _read_op(self, local: AnyBuffer | MR, remote: Region, offset: int) -> Op:
-        return self._op(WROpcode.RDMA_READ, local, remote, offset)
-
-    def _op(self, opcode: WROpcode, local: AnyBuffer | MR, remote: Region, offset: int) -> Op:
-        side = local_side(local, self.pd, opcode)
-        length = side.length if isinstance(side, MR) else len(side)  # len() of the longest fails
-        return Op(opcode, remote, offset, length, local=side)
-
-    def _add_op(self, remote: Region, n: int, offset: int) -> Op:
-        return Op(WROpcode.ATOMIC_FETCH_AND_ADD, remote, offset, 8, compare_add=n)
-
-    def _swap_op(self, remote: Region, compare: int, swap: int, offset: int) -> Op:
-        return Op(WROpcode.ATOMIC_CMP_AND_SWP, remote, offset, 8, compare_add=compare, swap=swap)
 
 
 def room(buffer: AnyBuffer) -> memoryview:
@@ -253,7 +231,7 @@ class ListenerFace:
             raise VerbsError(EINVAL, "a listener at all addresses has no device: listen at one", verb)
         pd = context.alloc_pd()
         try:
-            yield Pool(pd, 0)
+            yield Pool(pd)
         finally:
             pd.__exit__(VerbsError, None, None)  # now, or with what uses it
 

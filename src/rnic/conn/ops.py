@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""READs, WRITEs and atomics of the user's: checked, posted in order, each with its own outcome."""
+"""READs, WRITEs and atomics of the user's: which there can be, and what went wrong with one."""
 
 from __future__ import annotations
 
 from operator import index
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-from rnic._nic.nic import MR, SGE, WC, Hold, Result, SendWR
+from rnic._nic.nic import MR, WC
 from rnic.endpoint import Region
 from rnic.endpoint.buffers import flat
-from rnic.enums import AccessFlags, SendFlags, WCStatus, WROpcode
+from rnic.enums import AccessFlags, WCStatus, WROpcode
 from rnic.verbs.pd import PD
 
 if TYPE_CHECKING:
@@ -27,94 +27,6 @@ _SILENT = (
     "(a firewall for UDP port 4791; an MTU on the way that is too small, which counter tx_too_long shows)"
 )
 LONGEST = 1 << 31  # bytes in one READ or WRITE (IBA 9.7.2)
-
-
-class Op:
-    """One of them, from the call to the completion."""
-
-    def __init__(
-        self,
-        opcode: WROpcode,
-        remote: Region,
-        offset: int,
-        length: int,
-        *,
-        local: memoryview | MR | None = None,
-        compare_add: int = 0,
-        swap: int = 0,
-    ) -> None:
-        self.opcode, self.remote = opcode, remote
-        self.offset = check(opcode, remote, offset, length)
-        self.local = local
-        self.compare_add, self.swap = compare_add, swap
-        self.done = False
-        self.error: Exception | None = None
-        self.value = 0
-        """What was there before an atomic."""
-        self.number = 0
-        """Counts those that are posted, from 1."""
-        self.posted = False
-        self.staged = False
-        """It goes through the buffer for copies."""
-        self.own_mr: MR | None = None
-        """Registered for this alone; who finishes it closes that first."""
-        self.hold: Hold | None = None
-        """Registered memory that has the buffer."""
-        self.pieces: list[SGE] | None = None
-        """The local side of an operation that is no user's: its memory has been registered."""
-        self.fenced = False
-        """It waits for READs and atomics before it."""
-        self.told: Result | None = None
-        """Whose outcome this one's is, of a batch."""
-
-    @classmethod
-    def of(cls, result: Result) -> Self:
-        """One of a batch that goes the long way."""
-        local = result.local
-        op = cls(
-            WROpcode(result.opcode),
-            result.remote,
-            result.offset,
-            result.length,
-            local=local if local is None or isinstance(local, MR) else flat(local, "batch()"),
-            compare_add=result.compare_add,
-            swap=result.swap,
-        )
-        op.told, op.fenced = result, result.fenced
-        return op
-
-    def wr(self, wr_id: int, pieces: list[SGE]) -> SendWR:
-        """The work request."""
-        return SendWR(
-            wr_id,
-            self.opcode,
-            SendFlags.SIGNALED | (SendFlags.FENCE if self.fenced else SendFlags(0)),
-            pieces,
-            self.remote.addr + self.offset,
-            self.remote.rkey,
-            compare_add=self.compare_add,
-            swap=self.swap,
-        )
-
-    def fill(self, found: memoryview) -> None:
-        """What a READ has found."""
-        if self.opcode is WROpcode.RDMA_READ and isinstance(self.local, memoryview):
-            self.local[:] = found
-
-    def finish(self, error: Exception | None = None) -> None:
-        """It is over; the buffer is the caller's again.  What came first counts."""
-        if self.done:
-            return
-        self.local = self.hold = None
-        self.error, self.done = error, True
-        if self.told is not None:
-            self.told.finish(error, self.value)
-
-    def result(self) -> int:
-        """What an atomic has found; raises what went wrong."""
-        if self.error is not None:
-            raise self.error
-        return self.value
 
 
 def check(opcode: WROpcode, remote: Region, offset: int, length: int) -> int:
@@ -160,8 +72,6 @@ def local_side(local: AnyBuffer | MR, pd: PD, opcode: WROpcode) -> memoryview | 
     return data
 
 
-def explain(wc: WC, error: Exception | None) -> str:
-    """A completion that failed, in words; one that was only flushed tells what ended the connection."""
-    if error is not None:
-        return str(error)
+def explain(wc: WC) -> str:
+    """A completion that failed, in words."""
     return _SILENT if wc.status is WCStatus.RETRY_EXC_ERR else f"{wc.status.name}: {wc.explain()}"

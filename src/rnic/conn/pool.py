@@ -34,9 +34,9 @@ _Key = tuple[int, int, bool]
 class Pool:
     """The memory of one protection domain that stays registered for more than one operation."""
 
-    def __init__(self, pd: PD, staged: int) -> None:
-        """Make an empty pool; buffers of up to `staged` bytes are copied, and never cached."""
-        self._pd, self._staged = pd, staged
+    def __init__(self, pd: PD) -> None:
+        """Make an empty pool."""
+        self._pd = pd
         self.places = Places()
         """The memory that the user has registered."""
         self._registered: list[MR] = []  # also some that were closed since
@@ -73,18 +73,11 @@ class Pool:
             )  # ndarray() would hold no export
         return array
 
-    def find(self, data: memoryview, reads: bool) -> Hold | None:
-        """Return registered memory that holds these bytes, or None for a short buffer that is not registered.
+    def hold(self, data: memoryview, reads: bool) -> Hold:
+        """Return registered memory that holds these bytes; they are registered now if there is none.
 
         `reads`: the memory is for a READ to fill, so it must be writable.
         """
-        found = self.places.find(data, reads)
-        if found is None and data.nbytes > self._staged:
-            found = self._find_cached(data, reads)
-        return found
-
-    def hold(self, data: memoryview, reads: bool) -> Hold:
-        """As find(), but register the buffer also when it is short."""
         return self.places.find(data, reads) or self._find_cached(data, reads)
 
     def _find_cached(self, data: memoryview, reads: bool) -> Hold:

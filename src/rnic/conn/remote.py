@@ -9,14 +9,12 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from rnic._nic.nic import MR, word
+from rnic._nic.nic import MR, Result, word
 from rnic.conn.arrays import Layout
 from rnic.conn.batch import BatchFace
-from rnic.conn.face import COMPARE_SWAP, FETCH_ADD
-from rnic.conn.ops import Op
 from rnic.conn.waits import Waits
 from rnic.endpoint import Region
-from rnic.enums import AccessFlags
+from rnic.enums import AccessFlags, WROpcode
 from rnic.times import after, seconds
 
 if TYPE_CHECKING:
@@ -36,11 +34,11 @@ class Remote(Waits):
         """
         self._enter("share")
         try:
-            region = self._core.share(buffer, access)
+            region = self._core.sharing.share(buffer, access)
             try:
                 self._core.pump(monotonic())
             except BaseException:  # the caller does not get it
-                self._core.withdraw(region)
+                self._core.sharing.withdraw(region)
                 raise
             return region
         finally:
@@ -54,8 +52,8 @@ class Remote(Waits):
         """
         self._enter("withdraw", timeout)
         try:
-            self._core.withdraw(region)
-            self._wait(lambda: self._core.is_withdrawn(region), timeout, "withdraw")
+            self._core.sharing.withdraw(region)
+            self._wait(lambda: self._core.sharing.is_withdrawn(region), timeout, "withdraw")
         finally:
             self._inside = None
 
@@ -69,7 +67,7 @@ class Remote(Waits):
         """
         self._enter("revoke")
         try:
-            self._core.revoke(region)
+            self._core.sharing.revoke(region)
             self._core.pump(monotonic())
         finally:
             self._inside = None
@@ -78,8 +76,8 @@ class Remote(Waits):
         """Wait for the next region that the peer shares, and return it; each region is returned once."""
         self._enter("next_region", timeout)
         try:
-            while (region := self._core.next_region()) is None:
-                self._wait(self._core.has_region, timeout, "next_region")
+            while (region := self._core.sharing.next_region()) is None:
+                self._wait(self._core.sharing.has_region, timeout, "next_region")
             return region
         finally:
             self._inside = None
@@ -92,8 +90,8 @@ class Remote(Waits):
         """
         self._enter("next_withdrawn", timeout)
         try:
-            while (region := self._core.next_withdrawn()) is None:
-                self._wait(self._core.has_withdrawn, timeout, "next_withdrawn")
+            while (region := self._core.sharing.next_withdrawn()) is None:
+                self._wait(self._core.sharing.has_withdrawn, timeout, "next_withdrawn")
             return region
         finally:
             self._inside = None
@@ -108,8 +106,7 @@ class Remote(Waits):
         TimeoutError the operation continues, and uses the buffer until close() or a later operation has
         returned; so it is for read(), fetch_add() and compare_swap().
         """
-        short = partial(self._core.operations.write, local, remote, offset)
-        self._operate("write", short, partial(self._write_op, local, remote, offset), timeout)
+        self._operate("write", partial(self._core.rdma, WROpcode.RDMA_WRITE, local, remote, offset), timeout)
 
     def read(
         self, local: AnyBuffer | MR, remote: Region, offset: int = 0, *, timeout: float | None = None
@@ -119,8 +116,7 @@ class Remote(Waits):
         For a part of a buffer, give a slice of its memoryview. Raises ValueError if the region is too short,
         was withdrawn or does not grant REMOTE_READ.
         """
-        short = partial(self._core.operations.read, local, remote, offset)
-        self._operate("read", short, partial(self._read_op, local, remote, offset), timeout)
+        self._operate("read", partial(self._core.rdma, WROpcode.RDMA_READ, local, remote, offset), timeout)
 
     def read_array(
         self,
@@ -149,9 +145,8 @@ class Remote(Waits):
         negative `n` subtracts. Their address, the region's and `offset`, is a multiple of 8. Raises
         ValueError if it is not, if they lie outside of the region, or if 8 bytes do not hold `n`.
         """
-        n = word(n, "n")
-        short = partial(self._core.operations.atomic, FETCH_ADD, remote, offset, n, 0)
-        return self._operate("fetch_add", short, partial(self._add_op, remote, n, offset), timeout)
+        make = partial(self._core.atomic, WROpcode.ATOMIC_FETCH_AND_ADD, remote, offset, word(n, "n"))
+        return self._operate("fetch_add", make, timeout) or 0
 
     def compare_swap(
         self, remote: Region, compare: int, swap: int, offset: int = 0, *, timeout: float | None = None
@@ -161,29 +156,14 @@ class Remote(Waits):
 
         They were replaced if that is `compare`. The numbers and the address are those of fetch_add().
         """
-        compare, swap = word(compare, "compare"), word(swap, "swap")
-        short = partial(self._core.operations.atomic, COMPARE_SWAP, remote, offset, compare, swap)
-        return self._operate(
-            "compare_swap", short, partial(self._swap_op, remote, compare, swap, offset), timeout
-        )
+        values = word(compare, "compare"), word(swap, "swap")
+        make = partial(self._core.atomic, WROpcode.ATOMIC_CMP_AND_SWP, remote, offset, *values)
+        return self._operate("compare_swap", make, timeout) or 0
 
-    def _operate(
-        self, what: str, short: Callable[[], int | None], make: Callable[[], Op], timeout: float | None
-    ) -> int:
-        """By the courier, or, where it cannot, as an Op."""
-        core = self._core
+    def _operate(self, what: str, make: Callable[[], Result], timeout: float | None) -> int | None:
         self._enter(what, timeout)
         try:
-            core.operations.pending = 0  # of a call that an exception has ended
-            if core.may_operate_short() and (found := short()) is not None:
-                return found
-            op = make()
-            if core.operations.pending:
-                core.adopt(op)
-            else:
-                core.start(op)
-            self._wait(lambda: op.done, timeout, what)
-            return op.result()
+            return self._finish(make(), timeout, what)
         finally:
             self._inside = None
 
@@ -197,13 +177,9 @@ class Remote(Waits):
         return Batch(self, timeout)
 
     def _end_batch(self, batch: Batch, timeout: float | None) -> None:
-        core = self._core
         self._enter("batch", timeout)
         try:
-            until = after(timeout)
-            while not core.go_on_with(batch):
-                if not batch.tired:
-                    self._wait(lambda: core.go_on_with(batch) or batch.tired, timeout, "batch", until)
+            self._wait(batch.is_over, timeout, "batch")
         finally:
             self._inside = None
         batch.raise_failed()
@@ -215,11 +191,10 @@ class Batch(BatchFace):
     """
 
     def __init__(self, conn: Remote, timeout: float | None) -> None:
-        super().__init__(conn._core, waits=True)
+        super().__init__(conn._core, "with")
         self._conn, self._timeout = conn, timeout
 
     def __enter__(self) -> Self:
-        self._core.begin_batch()
         self.begin()
         return self
 

@@ -4,66 +4,90 @@
 from __future__ import annotations
 
 import contextlib
+from collections import deque
+from errno import ENOMEM
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from rnic._nic.nic import MR
 from rnic.conn.arrays import describe
 from rnic.conn.device import let_go_memory, revoke_memory
-from rnic.conn.parts import LOOK_AGAIN, Parts
 from rnic.endpoint import ClosedError, Region
 from rnic.endpoint.buffers import flat, view_of
+from rnic.endpoint.regions import array_bytes, region_of
 from rnic.enums import AccessFlags
 
 if TYPE_CHECKING:
+    from rnic.conn.core import Core
     from rnic.endpoint.buffers import AnyBuffer
 
+LOOK_AGAIN = 0.25  # seconds until the next look whether what a stopped process holds has been given back
 
-class Sharing(Parts):
+
+class Sharing:
     """What the program shares, withdraws and revokes, and what the peer has shared."""
+
+    def __init__(self, core: Core) -> None:
+        self._core, self._machine = core, core.machine
+        self._shared: dict[int, MR] = {}  # by id, also those that were withdrawn and not released
+        self._ours: WeakValueDictionary[int, Region] = WeakValueDictionary()  # all that were shared
+        self._withdrawn: deque[int] = deque()  # ids in their order, not released
+        self._released = 0
+        self.again_at: float | None = None
+        """When to look again at memory that a stopped process holds; None: there is none."""
+        self._changes = 0
+        self._known: dict[int, Region] = {}  # the peer's, by number
+        self._given: dict[int, Region] = {}  # those that the program has got
+        self._gone: WeakValueDictionary[int, Region] = (
+            WeakValueDictionary()
+        )  # of these, those withdrawn since
 
     # ------------------------------------------------------------ this end's
 
     def share(self, buffer: AnyBuffer, access: AccessFlags | None) -> Region:
         """Register memory and tell the peer."""
-        self._go_long()
-        self.check()
+        core = self._core
+        core.check()
         view = view_of(buffer, "share()")
         data = flat(view, "share()")
-        if access is None:
-            access = self.config.access
-            if data.readonly:
-                access &= AccessFlags.REMOTE_READ
-        elif not isinstance(access, int):
-            cure = "such as AccessFlags.REMOTE_READ | AccessFlags.REMOTE_WRITE"
-            raise TypeError(f"share(): access is AccessFlags, {cure}, not {type(access).__name__}")
+        access = self._access(data, access)
         writes = access & (AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_ATOMIC)
-        mr = self.pd.reg_mr(data, access | (AccessFlags.LOCAL_WRITE if writes else AccessFlags(0)))
-        before = set(self.protocol.shared)
-        try:
-            region = self.protocol.share(mr.addr, mr.length, mr.rkey, access, *describe(view))
-            self._shared[region.id] = mr
-            self._ours[region.id] = region
-        except BaseException:
-            self._unshare(mr, before)
-            raise
+        mr = core.pd.reg_mr(data, access | (AccessFlags.LOCAL_WRITE if writes else AccessFlags(0)))
+        array = describe(view)
+        number = self._machine.share(mr.addr, mr.length, mr.rkey, int(access), array_bytes(*array))
+        if number < 0:
+            mr.close()
+            raise MemoryError if number == -ENOMEM else ClosedError("share() after close()")
+        region = Region(number, mr.addr, mr.length, mr.rkey, access, *array)
+        self._shared[number], self._ours[number] = mr, region
         return region
 
-    def _unshare(self, mr: MR, before: set[int]) -> None:
-        """Undo share() after an exception; if the peer has been told of the region, withdraw it."""
-        self.protocol.settle()
-        for key in set(self.protocol.shared) - before:
-            self._shared[key] = mr
-            self.protocol.withdraw(key)
-            return
-        mr.close()
+    def _access(self, data: memoryview, access: AccessFlags | None) -> AccessFlags:
+        core = self._core
+        if core.peer is None:
+            raise ValueError("share(): a raw peer is told of no regions")
+        if len(self._shared) - len(self._withdrawn) >= core.peer.max_regions:
+            raise ValueError(f"share(): the peer takes {core.peer.max_regions} regions at a time")
+        if access is None:
+            return core.config.access & AccessFlags.REMOTE_READ if data.readonly else core.config.access
+        if not isinstance(access, int):
+            cure = "such as AccessFlags.REMOTE_READ | AccessFlags.REMOTE_WRITE"
+            raise TypeError(f"share(): access is AccessFlags, {cure}, not {type(access).__name__}")
+        if not access or access & ~core.config.access:
+            allowed = core.config.access.name or "nothing"
+            raise ValueError(f"share(): access is {access!r}, and Config.access allows {allowed} or a part")
+        return access
 
     def withdraw(self, region: Region) -> None:
-        """Tell the peer that it may no longer use a region; pump() deregisters it when the peer agrees."""
-        self._go_long()
-        self.check()
+        """Tell the peer that it may no longer use a region; look() deregisters it when the peer agrees."""
+        self._core.check()
         self._check_ours(region, "withdraw")
-        if region.id in self.protocol.shared:
-            self.protocol.withdraw(region.id)
+        if self.is_shared(region) and self._machine.withdraw(region.id) == 0:
+            self._withdrawn.append(region.id)
+
+    def is_shared(self, region: Region) -> bool:
+        """It has not been withdrawn."""
+        return region.id in self._shared and region.id not in self._withdrawn
 
     def _check_ours(self, region: Region, what: str) -> None:
         if not isinstance(region, Region):
@@ -73,15 +97,14 @@ class Sharing(Parts):
                 f"{what}(): no region {region.id} is shared here: give what share() has returned"
             )
 
-    def shared_memory(self, region: Region) -> memoryview:
+    def memory(self, region: Region) -> memoryview:
         """The buffer that share() was given."""
-        if region in self.protocol.regions.values():
+        if region in self.peers().values():
             raise ValueError("asarray(): the memory is the peer's: read_array() reads it")
         self._check_ours(region, "asarray")
-        mr = self._shared.get(region.id)
-        if mr is None or region.id not in self.protocol.shared:
+        if not self.is_shared(region):
             raise ValueError(f"asarray(): region {region.id} was withdrawn")
-        return mr.buf
+        return self._shared[region.id].buf
 
     def is_withdrawn(self, region: Region) -> bool:
         """The peer has confirmed the withdrawal, and the memory is deregistered."""
@@ -90,69 +113,88 @@ class Sharing(Parts):
 
     def revoke(self, region: Region) -> None:
         """Deregister a region at once, and tell the peer."""
-        self._go_long()
         self._check_ours(region, "revoke")
         if (mr := self._shared.get(region.id)) is None:
             return
         try:
             revoke_memory(mr)
         finally:
-            if not self.ended and region.id in self.protocol.shared:
+            if not self._core.ended and self.is_shared(region):
                 with contextlib.suppress(ClosedError):  # the goodbye is queued
-                    self.protocol.withdraw(region.id)
-        self._shared.pop(region.id, None)
+                    self.withdraw(region)
+        if self._core.ended:
+            self._shared.pop(region.id, None)
 
-    def _close_released(self, now: float) -> None:
+    def look(self, now: float) -> None:
         """Deregister memory that no request of the peer can reach any more."""
-        due = self._again_at is not None and now >= self._again_at
-        released = self.protocol.released
-        if not due and released == self._released_seen and not (self.ended and self.protocol.unreleased):
-            return
-        kept = set(self.protocol.shared).union(() if self.ended else self.protocol.unreleased)
-        gone = [key for key in self._shared if key not in kept]
-        for key in gone:
-            if let_go_memory(self._shared[key]):
-                del self._shared[key]
-        self._again_at = now + LOOK_AGAIN if any(key in self._shared for key in gone) else None
-        self._released_seen = released
+        for _ in range((self._machine.released - self._released) & 0xFFFFFFFF):
+            self._let_one_go(self._withdrawn[0])
+            self._withdrawn.popleft()
+            self._released += 1
+        if self._core.ended and self._withdrawn:
+            for number in self._withdrawn:
+                self._let_one_go(number)
+            self._withdrawn.clear()
+        if self.again_at is not None and now >= self.again_at:
+            self.again_at = None
+            for number in [one for one, mr in self._shared.items() if mr.closed]:
+                del self._shared[number]
+
+    def _let_one_go(self, number: int) -> None:
+        if (mr := self._shared.get(number)) is not None and let_go_memory(mr):
+            self._shared.pop(number, None)
+
+    def let_go(self) -> None:
+        """The connection has ended: deregister everything."""
+        for mr in self._shared.values():
+            let_go_memory(mr)
 
     # ------------------------------------------------------------ the peer's
 
+    def peers(self) -> dict[int, Region]:
+        """The regions of the peer that may be used now, by id."""
+        self._learn()
+        return {region.id: region for region in self._known.values()}
+
+    def _learn(self) -> None:
+        """Find what the peer has shared and withdrawn.  The end of the connection withdraws none."""
+        if self._machine.changes == self._changes:
+            return
+        self._changes = self._machine.changes
+        before = self._known
+        self._known = {one[0]: before.get(one[0]) or region_of(one) for one in self._machine.regions()}
+        for number, region in list(self._given.items()):
+            if number not in self._known:
+                if not self._core.ended:
+                    self._gone[number] = region
+                self._given.pop(number, None)
+
     def next_region(self) -> Region | None:
         """A region of the peer that the program has not got yet; None: there is none."""
-        if (region := self._new_region()) is not None:
-            self._given[region.id] = region
-            return region
-        self.check()
+        for number in self._new():
+            self._given[number] = self._known[number]
+            return self._known[number]
+        self._core.check()
         return None
+
+    def _new(self) -> list[int]:
+        self._learn()
+        return sorted(self._known.keys() - self._given.keys())
 
     def has_region(self) -> bool:
         """next_region() has something to say."""
-        return self._new_region() is not None or self.ended
+        return bool(self._new()) or self._core.ended
 
     def next_withdrawn(self) -> Region | None:
         """A region that next_region() returned and the peer has withdrawn, each once; None: there is none."""
-        self._look_at_regions()
-        for key, region in list(self._withdrawn.items()):
-            del self._withdrawn[key]
+        self._learn()
+        for number, region in list(self._gone.items()):
+            del self._gone[number]
             return region
-        self.check()
+        self._core.check()
         return None
 
     def has_withdrawn(self) -> bool:
         """next_withdrawn() has something to say."""
-        self._look_at_regions()
-        return bool(self._withdrawn) or self.ended
-
-    def _look_at_regions(self) -> None:
-        """Find the regions that the peer has withdrawn.  The end of the connection withdraws none."""
-        regions = self.protocol.regions
-        for key, region in list(self._given.items()):
-            if regions.get(key) is not region:
-                if not self.ended:
-                    self._withdrawn[id(region)] = region
-                self._given.pop(key, None)
-
-    def _new_region(self) -> Region | None:
-        self._look_at_regions()
-        return next((one for key, one in self.protocol.regions.items() if key not in self._given), None)
+        self._learn()
+        return bool(self._gone) or self._core.ended

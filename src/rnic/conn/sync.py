@@ -5,19 +5,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from functools import partial
+from math import inf
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, overload
 
 from rnic.conn.agents import Agents
-from rnic.conn.core import GRACE, Core
+from rnic.conn.core import Core
 from rnic.conn.dial import Dial
+from rnic.conn.ending import GRACE
 from rnic.conn.face import ListenerFace, room
 from rnic.conn.handshake import HANDSHAKE_TIMEOUT, MAX_HALF_OPEN, Admit, AnyDevice, Desk, Limits
-from rnic.conn.messaging import ANY, AnyTag
+from rnic.conn.messages import ANY, AnyTag, check_room, put
 from rnic.conn.remote import Remote
-from rnic.conn.rendezvous import as_bytes, check_room
 from rnic.conn.waits import earliest, sleep
 from rnic.endpoint import Config
 from rnic.errors import VerbsError
@@ -48,22 +48,18 @@ class Connection(Remote):
         of rnic is too old for tags.
         """
         core = self._core
-        if timeout is not None:
-            seconds(timeout)
-        if self._may_go_short() and core.courier.send(message, tag):
-            return
         self._enter("send", timeout)
         try:
-            handle = core.next_handle
+            handle = core.machine.handle + 1
             try:
-                core.send(message, tag)
-                self._wait(lambda: core.is_sent(handle), timeout, "send")
+                if core.messages.send(message, tag):
+                    self._wait(lambda: core.messages.is_sent(handle), timeout, "send")
+                    core.messages.raise_unsent(handle)
             except BaseException as error:
-                core.take_back(handle)
+                core.machine.take_back(handle)
                 if isinstance(error, TimeoutError):  # else the next call tells the peer
                     core.pump(monotonic())
                 raise
-            core.raise_unsent(handle)
         finally:
             self._inside = None
 
@@ -82,38 +78,47 @@ class Connection(Remote):
         messages wait meanwhile, up to Config.max_backlog; beyond that the peer waits. With `tag=rnic.ANY` the
         call takes the next message of any tag, and returns the message and its tag.
         """
-        core, until = self._core, None if timeout is None else after(timeout)
-        wanted = None if tag is ANY else tag
+        core, wanted = self._core, None if tag is ANY else tag
         if wanted is not None:
-            core.check_tag(wanted)
-        data: bytes
-        went_short = self._may_go_short() and (core.courier.recv(timeout != 0) or self._recv_short(until))
-        # No call between these looks and the return: a signal's handler could take it, or leave another.
-        if went_short and core.courier.hand.__class__ is bytes and (tag is None or tag == core.courier.tag):
-            data, core.courier.hand = core.courier.hand, None
-            return data
+            core.messages.check_tag(wanted)
         self._enter("recv", timeout)
+        data: bytes
         try:
-            data = as_bytes(self._next_message(wanted, timeout, "recv", until))
-            found = core.tag_in_hand or 0
-            if not core.by_courier:
-                core.pump(monotonic())
-            core.courier.hand = None  # no call from here on, behind which an exception could come
+            machine = core.machine
+            if core.gone or timeout == 0 or not machine.recv(wanted, 0.0):  # it is here, or comes soon
+                self._next_message(wanted, timeout, "recv", None)
+            data, found, machine.hand = (
+                machine.hand,
+                machine.tag,
+                None,
+            )  # no call behind which an exception could come
             return (data, found) if tag is ANY else data
         finally:
-            core.tags = frozenset()
             self._inside = None
 
     def _next_message(
-        self, tag: int | None, timeout: float | None, what: str, until: float | None
-    ) -> bytes | memoryview:
-        """Wait for a message, which stays in the courier's hand; the caller sets `core.tags` back."""
-        core = self._core
-        core.tags = frozenset() if tag is None else frozenset((tag,))
-        is_so = core.has_news if tag is None else partial(core.has_tagged, tag)
-        while (message := core.next_message(tag)) is None:
-            self._wait(is_so, timeout, what, until)
-        return message
+        self, tag: int | None, timeout: float | None, what: str, target: memoryview | None
+    ) -> None:
+        """Wait for a message, which is in the machine's hand then; an announced one may land in `target`."""
+        core, machine = self._core, self._core.machine
+        until = None if timeout is None else after(timeout)
+        if core.gone:
+            core.check()
+        core.tags, core.waiting = () if tag is None else (tag,), tag is None
+        machine.want(tag is None, core.tags)
+        try:
+            while not machine.recv(tag, earliest(until, core.deadline(), inf) or inf):
+                core.pump(monotonic())
+                if machine.take(tag):
+                    return
+                if target is not None:
+                    check_room(machine.offered, target)
+                core.messages.raise_none(tag)
+                if until is not None and monotonic() >= until:
+                    core.ring()
+                    raise TimeoutError(f"{what}: not within {timeout} s")
+        finally:
+            core.tags, core.waiting = (), False
 
     def recv_into(self, buffer: AnyBuffer, timeout: float | None = None, *, tag: int | None = None) -> int:
         """Receive the next message into a buffer, as recv() does; returns the number of bytes.
@@ -123,56 +128,21 @@ class Connection(Remote):
         the buffer may have been changed. After TimeoutError it may still be changed until a further message
         is received, or close() has returned.
         """
-        core, until, target = self._core, after(timeout), room(buffer)
+        core, target = self._core, room(buffer)
         if tag is not None:
-            core.check_tag(tag)
-        elif self._may_go_short() and (core.courier.recv(timeout != 0) or self._recv_short(until)):
-            data = core.courier.hand
-            if isinstance(data, bytes):  # nor has the handler of a signal taken it
-                length = core.fetching.put(data, target)
-                core.courier.hand = None
-                return length
+            core.messages.check_tag(tag)
         self._enter("recv_into", timeout)
-        core.fetching.target = target if tag is None else None
+        machine = core.machine
         try:
             if tag is None:
-                message = self._next_or_landed(target, timeout, until)
-            else:
-                message = self._next_message(tag, timeout, "recv_into", until)
-            length = core.fetching.put(message, target)
-            if not core.by_courier:
-                core.pump(monotonic())
-            core.fetching.target = core.fetching.landed_in = core.courier.hand = None
+                machine.aim(target)
+            self._next_message(tag, timeout, "recv_into", target)
+            length = put(machine.hand, target)
+            machine.hand = None
             return length
-        except BaseException:
-            core.fetching.let_target_go(target, core.protocol)
-            raise
         finally:
-            core.tags = frozenset()
+            machine.aim(None)
             self._inside = None
-
-    def _next_or_landed(
-        self, target: memoryview, timeout: float | None, until: float | None
-    ) -> bytes | memoryview:
-        """As _next_message() without a tag; an announced message lands in the buffer."""
-        core = self._core
-        while core.fetching.is_landing or (message := core.next_message()) is None:
-            check_room(core.offered, target)
-            self._wait(
-                lambda: core.offered > len(target) or (core.has_news() and not core.fetching.is_landing),
-                timeout,
-                "recv_into",
-                until,
-            )
-        return message
-
-    def _recv_short(self, until: float | None) -> bool:
-        """Sleep until it is there."""
-        core = self._core
-        if not core.courier.open:
-            return False
-        due = earliest(core.deadline(), until)
-        return core.courier.sleep(None if due is None else max(0.0, due - monotonic()))
 
     def fileno(self) -> int:
         """The descriptor of the connection, for select, poll and selectors; -1 after the end.
@@ -196,7 +166,7 @@ class Connection(Remote):
         self._enter("close", timeout)
         try:
             known = core.released or core.error is not None
-            core.close(monotonic(), timeout)
+            core.close(timeout)
             self._end(None if timeout is None else timeout + GRACE, "close")
         finally:
             self._inside = None
@@ -234,7 +204,7 @@ class Connection(Remote):
 
     def hang_up(self) -> None:
         """End the connection at once, from another thread; its calls, also a running one, raise LostError."""
-        self._core.hang_up()
+        self._core.end.hang_up()
 
     def __iter__(self) -> Iterator[bytes]:
         """Messages, until the peer closes its end."""
@@ -260,7 +230,7 @@ class Connection(Remote):
         core: Core | None = getattr(self, "_core", None)
         if core is not None and not core.given_back:
             warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
-            core.forget()
+            core.end.forget()
 
 
 class Listener(ListenerFace):

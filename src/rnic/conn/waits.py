@@ -7,6 +7,7 @@ import select
 from collections.abc import Callable
 from time import monotonic
 
+from rnic._nic.nic import Result
 from rnic.conn.core import Core
 from rnic.conn.face import Face
 from rnic.times import after, milliseconds, seconds
@@ -35,18 +36,15 @@ class Waits(Face):
 
     def _enter(self, what: str, timeout: float | None = None) -> None:
         """The caller sets _inside back in a `finally` that follows at once: no exception comes in between."""
-        if self._inside is not None or self._core.courier.busy:
+        if self._inside is not None or self._core.machine.busy:
             other = f"{self._inside}()" if self._inside else "send() or recv()"
             raise RuntimeError(
                 f"{what}() while {other} of this connection runs, in another thread or below a handler of a "
                 "signal: use a connection for each thread, or rnic.aio; hang_up() may come from any thread"
             )
-        seconds(timeout)
+        if timeout is not None:
+            seconds(timeout)
         self._inside = what
-
-    def _may_go_short(self) -> bool:
-        """No other call runs, and nothing is on the long way that must go first."""
-        return self._inside is None and (self._core.courier.open or self._core.take_short_way())
 
     def _wait(
         self, is_so: Callable[[], bool], timeout: float | None, what: str, until: float | None = None
@@ -62,7 +60,13 @@ class Waits(Face):
                 if until is not None and monotonic() >= until:
                     core.ring()
                     raise TimeoutError(f"{what}: not within {timeout} s")
-                if not core.busy:
+                if not core.busy and not core.look():
                     sleep((core.fileno(),), earliest(until, core.deadline()))
         finally:
             core.waiting = False
+
+    def _finish(self, one: Result, timeout: float | None, what: str) -> int | None:
+        """Wait for an operation; its result."""
+        if not self._core.machine.run(one):
+            self._wait(lambda: one.done, timeout, what)
+        return one.result()

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The small protocol under messages of any size over a reliable queue pair; no I/O and no clock in it.
+"""What the two ends of a connection agree on: options, hellos, errors, regions, counts.
 
-Two Protocol objects, one at each end; a driver moves their bytes, completions and time.  What they say to
-each other is in docs/endpoint-protocol.md, for other programs to speak it too.
+What they say to each other is in docs/endpoint-protocol.md, for other programs to speak it too; src/msg says it.
 """
 
 from rnic.endpoint.config import Config
@@ -18,47 +17,28 @@ from rnic.endpoint.errors import (
     RefusedError,
     VersionError,
 )
-from rnic.endpoint.events import (
-    Closed,
-    Event,
-    Failed,
-    MessageReceived,
-    PeerClosed,
-    Region,
-    RegionShared,
-    RegionWithdrawn,
-)
-from rnic.endpoint.flow import SPARE
-from rnic.endpoint.frame import Offer
-from rnic.endpoint.hello import Capability, Hello, parse_refusal, refusal
-from rnic.endpoint.outbox import Outgoing
-from rnic.endpoint.protocol import Protocol, Role, Statistics
+from rnic.endpoint.events import Region
+from rnic.endpoint.hello import Capability, Hello, agree, parse_refusal, refusal
 from rnic.endpoint.state import State
+from rnic.endpoint.statistics import Role, Statistics
+
+SPARE = 1
+"""Receives of which the peer is not told: for its TAKEN (MSG_SPARE of src/msg)."""
 
 __all__ = [
     # a connection
-    "Protocol",
     "Config",
     "Role",
     "State",
     "Statistics",
-    "Outgoing",
-    "Offer",
     "SPARE",
     # the handshake
     "Capability",
     "Hello",
+    "agree",
     "refusal",
     "parse_refusal",
-    # events
-    "Event",
-    "MessageReceived",
     "Region",
-    "RegionShared",
-    "RegionWithdrawn",
-    "PeerClosed",
-    "Closed",
-    "Failed",
     # errors
     "EndpointError",
     "ProtocolError",

@@ -1,0 +1,958 @@
+# SPDX-License-Identifier: Apache-2.0
+# One end of a connection: src/msg, with the messages as bytes and the buffers of Python's objects.
+#
+# Each change of state is one call of the machine.  So no signal's handler and no MemoryError of the interpreter can come
+# in the middle of one.
+
+cdef extern from "msg/msg.h" nogil:
+    enum:
+        MSG_OPS
+        MSG_RESULT
+        MSG_SPARE
+        MSG_STATES
+        MSG_SAID_GOODBYE
+        MSG_FAILED
+        MSG_ABORTING
+        MSG_CLOSED
+        MSG_OP_NEW
+        MSG_OP_DONE
+    int64_t MSG_NEVER
+
+    struct msg:
+        pass
+
+    struct msg_config:
+        uint32_t receives, receive_size, send_size, max_regions
+        uint64_t max_message, max_backlog, announce
+        int64_t idle
+
+    struct msg_peer:
+        uint32_t receives, receive_size, max_regions, capabilities, access
+        uint64_t max_message
+        int version
+
+    struct msg_memory:
+        uint8_t *base
+        uint32_t lkey, bounces
+        uint64_t sends_at, results_at
+
+    struct msg_error_t "msg_error":
+        int kind
+        uint32_t reason
+        char text[256]
+
+    struct msg_region:
+        uint32_t id, rkey, access
+        uint64_t addr, length, serial
+        const uint8_t *array
+        uint32_t array_bytes
+
+    struct msg_in:
+        msg_in *next
+        uint64_t tag, bytes
+        uint8_t *data
+        void *object
+
+    struct msg_op:
+        int opcode
+        bint fence, anywhere
+        uint32_t region, rkey
+        uint64_t addr, compare_add, swap
+        rnic_sge sge
+        void *owner
+        int state, status
+        uint32_t vendor_err
+        uint64_t found
+
+    struct msg_statistics:
+        int state
+        uint64_t messages_sent, messages_received, sends, receives, credit_sends, probes, credits, queued, backlog, held
+        uint64_t partial
+
+    msg *msg_open(const msg_config *, const msg_memory *, const msg_hooks *, rnic_qp *, rnic_cq *)
+    void msg_release(msg *)
+    void msg_free(msg *)
+    int msg_post_receives(msg *, rnic_err *)
+    void msg_greet(msg *, const msg_peer *, int64_t)
+    void msg_greet_raw(msg *)
+    void msg_establish(msg *)
+    bint msg_established(const msg *)
+    int msg_pump(msg *, int64_t)
+    int msg_poll(msg *)
+    int msg_poll_now(msg *)
+    const rnic_wc *msg_failed(const msg *)
+    int64_t msg_deadline(const msg *)
+    int msg_send(msg *, const void *, uint64_t, uint64_t, uint64_t *)
+    uint64_t msg_left(const msg *)
+    uint64_t msg_handle(const msg *)
+    uint64_t msg_sent(const msg *)
+    bint msg_is_sending(const msg *)
+    bint msg_is_closing(const msg *)
+    bint msg_has_fetch_error(const msg *)
+    void msg_take_back(msg *, uint64_t)
+    msg_in *msg_find(const msg *, const uint64_t *)
+    void msg_take(msg *, msg_in *)
+    void msg_drop(msg *, msg_in *)
+    int msg_put_back(msg *, uint8_t *, uint64_t, uint64_t, void *)
+    void msg_want(msg *, bint, const uint64_t *, uint32_t)
+    void msg_target(msg *, void *, uint64_t)
+    int msg_fetch_error(msg *)
+    uint64_t msg_offered(const msg *)
+    bint msg_is_landing(const msg *)
+    int msg_share(msg *, msg_region *)
+    int msg_withdraw(msg *, uint32_t)
+    uint32_t msg_released(const msg *)
+    const msg_region *msg_regions(const msg *, uint32_t *)
+    uint64_t msg_changes(const msg *)
+    void msg_operate(msg *, msg_op *)
+    msg_op *msg_done(msg *)
+    bint msg_operates(const msg *)
+    void msg_close(msg *, int64_t, int64_t)
+    void msg_abort(msg *, const char *)
+    void msg_lost(msg *, const char *)
+    void msg_disconnected(msg *, const void *, uint32_t)
+    uint32_t msg_farewell(const msg *, uint8_t *)
+    void msg_fail_operations(msg *)
+    int msg_state(const msg *)
+    const msg_error_t *msg_error(const msg *)
+    uint64_t msg_undelivered(const msg *)
+    bint msg_heard_goodbye(const msg *)
+    bint msg_is_spent(const msg *)
+    void msg_count(const msg *, msg_statistics *)
+
+cdef extern from "msg/msg.h":    # which call back with the interpreter's lock
+    struct msg_hooks:
+        void *arg
+        uint8_t *(*make)(void *, uint64_t, void **) noexcept
+        uint8_t *(*grow)(void *, uint64_t, void **) noexcept
+        void (*drop)(void *, void *) noexcept
+        void (*copy)(void *, void *, const void *, uint64_t) noexcept
+        void (*later)(void *, rnic_mr *) noexcept
+
+cdef extern from "Python.h":
+    ctypedef struct PyObject
+    PyObject *new_bytes "PyBytes_FromStringAndSize" (const char *, Py_ssize_t)
+    char *start_of "PyBytes_AS_STRING" (PyObject *)
+    int _PyBytes_Resize(PyObject **, Py_ssize_t)
+    void PyErr_Clear()
+    void Py_INCREF(object)
+    void Py_DECREF(object)
+    void Py_XDECREF(PyObject *)
+
+cdef extern from "<time.h>" nogil:
+    int CLOCK_MONOTONIC
+    int clock_gettime(int, timespec *)
+
+cdef enum:
+    FAREWELL = 148          # bytes of private data in a DREQ or REJ, at most
+    STAGED = 16384          # bytes of a buffer that is copied for an operation; longer ones are registered
+    STAGES = 262144         # bytes for such copies
+    MOST_MISSES = 64
+    MOST_SOON = 8           # looks that are left out while messages come soon, but not soon enough
+    LARGE = 4096            # bytes that are copied without the GIL
+    WORTH = 4               # what came so soon, in times of `spin`, is worth a look the next time
+
+def not_shared(region):
+    """The ValueError for an operation on a region that the peer does not share now."""
+    return ValueError(f"region {region.id} is not shared by the peer, or not any more: next_region() returns the peer's "
+                      "regions, and share() one of your own memory, for the peer")
+
+
+def word(value, name):
+    """The 8 bytes that an atomic takes for a number, as an unsigned one; a negative one is its two's complement."""
+    try:
+        number = PyNumber_Index(value)
+    except TypeError:
+        raise TypeError(f"{name} is a whole number, not {type(value).__name__}") from None
+    if not -(1 << 63) <= number < 1 << 64:
+        raise ValueError(f"{name} is {number}; 8 bytes hold -2**63 to 2**64 - 1")
+    return number & 0xFFFFFFFFFFFFFFFF
+
+
+cdef uint8_t *make_message(void *arg, uint64_t length, void **object) noexcept:
+    cdef PyObject *made = new_bytes(NULL, <Py_ssize_t>length)
+    if made is NULL:
+        PyErr_Clear()
+        return NULL
+    object[0] = made
+    return <uint8_t *>start_of(made)
+
+
+cdef uint8_t *grow_message(void *arg, uint64_t length, void **object) noexcept:
+    """A larger one, with the same bytes: _PyBytes_Resize() would give back the old one when there is no memory."""
+    cdef PyObject *old = <PyObject *>object[0]
+    cdef PyObject *made = new_bytes(NULL, <Py_ssize_t>length)
+    if made is NULL:
+        PyErr_Clear()
+        return NULL
+    memcpy(start_of(made), start_of(old), len(<bytes>old))
+    Py_XDECREF(old)
+    object[0] = made
+    return <uint8_t *>start_of(made)
+
+
+cdef void drop_message(void *arg, void *object) noexcept:
+    Py_XDECREF(<PyObject *>object)
+
+
+cdef void copy_message(void *arg, void *to, const void *data, uint64_t length) noexcept:
+    cdef Machine self
+    if length < LARGE:
+        memcpy(to, data, length)
+        return
+    self = <Machine>arg
+    self.enter()
+    with nogil:
+        memcpy(to, data, length)
+    self.leave()
+
+
+cdef void keep_for_later(void *arg, rnic_mr *mr) noexcept:
+    (<Machine>arg).late.append(<uintptr_t>mr)
+
+
+cdef int64_t now_ns() noexcept nogil:
+    cdef timespec ts
+    clock_gettime(CLOCK_MONOTONIC, &ts)
+    return <int64_t>ts.tv_sec * 1000000000 + ts.tv_nsec
+
+
+@cython.final
+cdef class Sent:
+    """The buffer of a message that has not left it."""
+
+    cdef Py_buffer view
+    cdef bint exported
+
+    def __dealloc__(self):
+        if self.exported:
+            PyBuffer_Release(&self.view)
+
+
+@cython.final
+@cython.freelist(256)
+cdef class Result:
+    """A READ, WRITE or atomic: its outcome is there when it is `done`."""
+
+    cdef msg_op op
+    cdef readonly object local      #: The buffer or MR; None: it has none, or has ended.
+    cdef readonly object remote     #: The peer's region,
+    cdef readonly int64_t offset    #: where in it,
+    cdef readonly int64_t length    #: and how many bytes.
+    cdef public int64_t index       #: Which one of a batch it is, from 0.
+    cdef readonly object error      #: What went wrong, or None.
+    cdef readonly bint done         #: It has ended.
+    cdef Hold hold                  # registered memory that has the bytes; None: they are copied
+    cdef Py_buffer view
+    cdef bint exported
+    cdef uint8_t *stage             # their copy; NULL: there is none
+    cdef uint64_t staged_end        # where that ends, counted from the first copy
+
+    def __dealloc__(self):
+        if self.exported:
+            PyBuffer_Release(&self.view)
+
+    def __repr__(self):
+        state = "under way" if not self.done else "done" if self.error is None else "failed"
+        return f"<Result {self.index}: {self.what()}, {state}>"
+
+    def what(self):
+        """What was to be done, in words."""
+        region = getattr(self.remote, "id", "?")
+        return f"{WROpcode(self.op.opcode).name} of {self.length} bytes at {self.offset} of region {region}"
+
+    @property
+    def opcode(self):
+        """WROpcode."""
+        return self.op.opcode
+
+    @property
+    def status(self):
+        """Once it has ended: WCStatus; negative, an errno: it was not posted."""
+        return self.op.status
+
+    @property
+    def vendor_err(self):
+        """Once it has ended: VendorErr."""
+        return self.op.vendor_err
+
+    def result(self):
+        """What was there before, of an atomic; None of the others.  Raises what went wrong."""
+        if not self.done:
+            raise RuntimeError(f"{self.what()} has not ended: results are there when the batch's block has ended")
+        if self.error is not None:
+            raise self.error
+        return self.op.found if self.is_atomic() else None
+
+    cdef bint is_atomic(self):
+        return self.op.opcode == RNIC_WR_ATOMIC_FETCH_AND_ADD or self.op.opcode == RNIC_WR_ATOMIC_CMP_AND_SWP
+
+    def finish(self, error=None):
+        """It has ended; what comes first counts."""
+        if self.done:
+            return
+        if error is None and self.stage is not NULL and self.op.opcode == RNIC_WR_RDMA_READ:
+            memcpy(self.view.buf, self.stage, self.length)
+        self.error, self.done = error, True
+        self.hold = self.local = None
+        if self.exported:
+            self.exported = False
+            PyBuffer_Release(&self.view)
+
+
+@cython.final
+@cython.no_gc_clear
+cdef class Machine:
+    """One end of a connection (src/msg): its messages, its operations on the peer's memory, its regions.
+
+    Numbers that calls return are src/msg/msg.h's: negative ones are an errno.  Times are seconds of monotonic().
+    """
+
+    cdef msg *p
+    cdef QP qp
+    cdef CQ cq
+    cdef MR mr
+    cdef dict buffers           # Sent, by handle
+    cdef list failed_ones       # operations that have failed, for failures()
+    cdef list staged            # operations that have a copy, in their order
+    cdef MR stage               # where the copies are
+    cdef uint64_t staged_in, staged_out     # bytes of copies that were made, and that are free again
+    cdef list late              # regions (rnic_mr *) whose deregistration was refused, for deregister()
+    cdef object target          # the memory that an announced message is READ into: a memoryview,
+    cdef uint64_t room          # and its bytes
+    cdef list old               # those that were targets, while a READ writes into one
+    cdef uint8_t *landed        # where the message in hand lies, if it is a number
+    cdef uint64_t one[1]
+    cdef uint64_t *asked        # tags that calls ask for; of one alone `one`
+    cdef int64_t since          # when it was last looked in vain
+    cdef int64_t spin           # ns
+    cdef int misses, rest       # looks in vain, one after the other; looks that are left out because of them
+    cdef public bint armed      #: The queue was armed: its channel has an event, or will.
+    cdef public object hand     #: The message that take() has taken, until somebody puts None here.
+    cdef readonly uint64_t tag  #: Its tag.
+    cdef readonly bint busy     #: Another thread is in a call.
+
+    def __cinit__(self, QP qp not None, CQ cq not None, MR mr not None, *, receives, receive_size, send_size, max_regions,
+                  max_message, max_backlog, announce, idle, bounces, sends_at, results_at, double spin):
+        """The receives lie at the start of the memory, the SENDs from `sends_at` on, what atomics find from `results_at` on."""
+        cdef msg_config config
+        cdef msg_memory memory
+        cdef msg_hooks hooks
+        config.receives, config.receive_size, config.send_size = receives, receive_size, send_size
+        config.max_regions, config.max_message = max_regions, max_message
+        config.max_backlog = min(max_backlog, UINT64_MAX)
+        config.announce = announce or 0
+        config.idle = 0 if idle is None else <int64_t>min(idle * 1e9, 1e18)
+        memory.base, memory.lkey, memory.bounces = <uint8_t *><uintptr_t>mr.addr, mr.lkey, bounces
+        memory.sends_at, memory.results_at = sends_at, results_at
+        hooks.arg, hooks.make, hooks.grow, hooks.drop = <void *>self, make_message, grow_message, drop_message
+        hooks.copy, hooks.later = copy_message, keep_for_later
+        qp.need("post_send")
+        cq.need("poll_cq")
+        mr.need("post_send")
+        self.qp, self.cq, self.mr, self.buffers, self.late = qp, cq, mr, {}, []
+        self.failed_ones, self.staged, self.old = [], [], []
+        self.spin = <int64_t>(spin * 1e9)
+        self.p = msg_open(&config, &memory, &hooks, qp.p, cq.p)
+        if self.p is NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        if self.p is not NULL:
+            msg_release(self.p)
+            self.gather()
+            msg_free(self.p)
+        PyMem_Free(self.asked)
+
+    cdef void enter(self):
+        self.mr.calls += 1
+        self.qp.calls += 1
+        self.cq.calls += 1
+
+    cdef void leave(self):
+        self.cq.calls -= 1
+        self.qp.calls -= 1
+        self.mr.calls -= 1
+
+    cdef int alone(self, str what) except -1:
+        if self.busy:
+            raise RuntimeError(f"{what} while another call of this connection runs")
+        return 0
+
+    cdef int need(self, str what) except -1:
+        self.alone(what)
+        if not (self.qp.live and self.cq.live and self.mr.live):
+            raise VerbsError(EINVAL, "the connection has been given back", what)
+        return 0
+
+    # ------------------------------------------------------------ opening
+
+    def post_receives(self):
+        """Post the receives that the hello promises."""
+        cdef rnic_err err
+        self.need("post_recv")
+        err.text[0] = 0
+        check(msg_post_receives(self.p, &err), "post_recv", &err)
+
+    def greet(self, *, receives, receive_size, max_regions, capabilities, access, max_message, version):
+        """What the peer's hello says, and the version that both speak."""
+        cdef msg_peer peer
+        peer.receives, peer.receive_size, peer.max_regions = receives, receive_size, max_regions
+        peer.capabilities, peer.access, peer.max_message, peer.version = capabilities, access, max_message, version
+        msg_greet(self.p, &peer, now_ns())
+
+    def greet_raw(self):
+        """The peer has said no hello, and that is allowed."""
+        msg_greet_raw(self.p)
+
+    def establish(self):
+        """The peer is ready to receive."""
+        msg_establish(self.p)
+
+    @property
+    def established(self):
+        """The peer is known to be ready: establish() was called, or something has come."""
+        return msg_established(self.p)
+
+    # ------------------------------------------------------------ moving
+
+    def pump(self):
+        """Move all that can be moved; 1: there is more, call again."""
+        self.need("poll_cq")
+        return self.move()
+
+    cdef int move(self) except? -1:
+        cdef int rc
+        self.busy = True
+        try:
+            rc = msg_pump(self.p, now_ns())
+            self.gather()
+        finally:
+            self.busy = False
+        return rc
+
+    cdef int gather(self) except -1:
+        """Operations that have ended, and buffers that messages have left, are their callers' again."""
+        cdef msg_op *op = msg_done(self.p)
+        cdef uint64_t left
+        while op is not NULL:
+            one = <Result>op.owner
+            Py_DECREF(one)
+            if op.status == RNIC_WC_SUCCESS:
+                one.finish()
+            else:
+                self.failed_ones.append(one)
+            op = msg_done(self.p)
+        while self.staged and self.staged[0].done:
+            self.staged_out = (<Result>self.staged.pop(0)).staged_end
+        if self.buffers:
+            left = msg_left(self.p)
+            for handle in list(self.buffers):
+                if <uint64_t>handle > left:
+                    break
+                del self.buffers[handle]
+        if self.old and not msg_is_landing(self.p):
+            self.old.clear()
+        return 0
+
+    def look(self):
+        """Look for completions for a moment, without the interpreter's lock; whether there are any."""
+        return self.need("poll_cq") == 0 and self.look_for() > 0
+
+    cdef int look_for(self):
+        cdef int got
+        cdef int64_t until
+        if self.rest > 0:
+            self.rest -= 1
+            return 0
+        self.busy = True
+        self.enter()
+        with nogil:
+            until = now_ns() + self.spin
+            got = msg_poll(self.p)
+            while got == 0 and now_ns() < until:
+                got = msg_poll(self.p)
+        self.leave()
+        self.busy = False
+        self.misses = 0 if got else min(2 * self.misses + 1, MOST_MISSES)
+        self.rest = self.misses
+        if got == 0:
+            self.since = now_ns()
+        return got
+
+    def note_wait(self):
+        """Note the end of a wait; if it was short, look for longer the next time."""
+        if now_ns() - self.since < WORTH * self.spin:
+            self.misses = min(self.misses, MOST_SOON)
+            self.rest = min(self.rest, MOST_SOON)
+
+    def arm(self):
+        """Have the channel tell of the next completion."""
+        cdef rnic_err err
+        self.need("req_notify_cq")
+        err.text[0] = 0
+        check(self.cq.ops.req_notify_cq(self.cq.p, 0, &err), "req_notify_cq", &err)
+        self.armed = True
+
+    def quiet(self):
+        """Take the queue's event out of the channel; False: something else has made the descriptor readable."""
+        cdef rnic_cq *cq = NULL
+        cdef rnic_err err
+        self.need("get_cq_event")
+        if not self.armed or self.cq.ops.get_cq_event(self.cq.channel.p, &cq, &err) < 0:
+            return False
+        self.cq.ops.ack_cq_events(cq, 1, &err)
+        self.armed = False
+        return True
+
+    def deadline(self):
+        """The time at which pump() must run at the latest; None: there is none."""
+        cdef int64_t due = msg_deadline(self.p)
+        return None if due == MSG_NEVER else due / 1e9
+
+    def failed(self):
+        """The first completion (WC) that says why it failed; None: none failed."""
+        cdef const rnic_wc *wc = msg_failed(self.p)
+        return None if wc is NULL else completion(self.cq.causes, self.cq.ctx.p, wc)
+
+    def completion_of(self, Result one not None):
+        """The completion (WC) of an operation that has failed."""
+        cdef rnic_wc wc
+        memset(&wc, 0, sizeof(wc))
+        wc.status, wc.vendor_err, wc.qp_num = one.op.status, one.op.vendor_err, self.qp.qp_num
+        return completion(self.cq.causes, self.cq.ctx.p, &wc)
+
+    # ------------------------------------------------------------ messages
+
+    def send(self, message, tag=0):
+        """Send a message.  0: it has left its buffer; more: its handle, it is queued; less: an errno, it was refused."""
+        cdef uint64_t number = PyNumber_Index(tag), handle = 0
+        cdef Sent sent = Sent.__new__(Sent)
+        cdef int rc
+        take_buffer(message, &sent.view, PyBUF_C_CONTIGUOUS, "send()")
+        sent.exported = True
+        self.need("send()")
+        next_one = msg_handle(self.p) + 1
+        self.buffers[next_one] = sent
+        self.busy = True
+        rc = msg_send(self.p, sent.view.buf, sent.view.len, number, &handle)
+        self.busy = False
+        if rc > 0:
+            return handle
+        del self.buffers[next_one]
+        return rc
+
+    @property
+    def handle(self):
+        """The handle of the message that was sent last."""
+        return msg_handle(self.p)
+
+    @property
+    def left(self):
+        """Messages up to this handle have left their buffers."""
+        return msg_left(self.p)
+
+    @property
+    def sent(self):
+        """As left, but when the connection has ended with an error: as it was then."""
+        return msg_sent(self.p)
+
+    @property
+    def closing(self):
+        """close() was called."""
+        return msg_is_closing(self.p)
+
+    @property
+    def sending(self):
+        """Messages are queued, or are not known to have arrived."""
+        return msg_is_sending(self.p)
+
+    def take_back(self, handle):
+        """The call that sent the message has ended: the peer drops it, or it goes on from a copy."""
+        self.alone("send()")
+        self.busy = True
+        msg_take_back(self.p, handle)
+        self.busy = False
+        self.buffers.pop(handle, None)
+
+    def has(self, tag=None):
+        """Whether a message is there: with this tag, or any."""
+        cdef uint64_t number
+        if tag is None:
+            return msg_find(self.p, NULL) is not NULL
+        number = tag
+        return msg_find(self.p, &number) is not NULL
+
+    def take(self, tag=None):
+        """Take the next message, or the next with a tag, into `hand`; False: there is none.
+
+        It stays there, also when an exception hides the result, until somebody puts None there.  A message that was READ
+        into the memory of aim() is the number of its bytes.
+        """
+        cdef uint64_t number
+        self.alone("take()")
+        if tag is None:
+            return self.grab(NULL)
+        number = tag
+        return self.grab(&number)
+
+    cdef bint grab(self, const uint64_t *tag) except -1:
+        cdef msg_in *found
+        if self.hand is not None:
+            if tag is NULL or tag[0] == self.tag:
+                return True
+            self.put_back()
+        found = msg_find(self.p, tag)
+        if found is NULL:
+            return False
+        self.tag = found.tag
+        self.landed = found.data
+        self.hand = found.bytes if found.object is NULL else <object><PyObject *>found.object
+        msg_take(self.p, found)
+        msg_drop(self.p, found)
+        return True
+
+    cdef int put_back(self) except -1:
+        """The message in hand is not the one that is asked for: it comes next again."""
+        cdef PyObject *object = NULL
+        cdef uint8_t *data = NULL
+        cdef uint64_t length
+        if isinstance(self.hand, bytes):
+            object, data, length = <PyObject *>self.hand, <uint8_t *>PyBytes_AS_STRING(self.hand), len(<bytes>self.hand)
+        else:
+            length = self.hand
+            data = self.landed
+        if msg_put_back(self.p, data, length, self.tag, object) < 0:
+            raise MemoryError
+        if object is not NULL:
+            Py_INCREF(self.hand)
+        self.hand = None
+        return 0
+
+    def recv(self, tag, double until):
+        """Take a message into `hand`, as take() does, and wait for it until a time.
+
+        False: there is something else to see to, pump() was called, or the time has come.
+        """
+        cdef uint64_t number = 0 if tag is None else tag
+        cdef uint64_t *asked = NULL if tag is None else &number
+        self.need("recv()")
+        while not self.grab(asked):
+            if self.move() != 0 or self.grab(asked) or not self.may_come():
+                return self.grab(asked)
+            if self.look_for() != 0:
+                continue
+            if not self.armed:
+                self.arm()
+            elif not is_readable(self.cq.channel, self.cq.channel.p.fd, self.sleeps_until(until), "recv"):
+                return False
+            elif self.busy or not self.quiet():
+                return False
+            else:
+                self.note_wait()
+        return True
+
+    cdef bint may_come(self):
+        """A message may come still, and nothing has to be told of it."""
+        cdef int state = msg_state(self.p)
+        if self.target is not None and msg_offered(self.p) > self.room:
+            return False
+        return not msg_heard_goodbye(self.p) and state <= MSG_SAID_GOODBYE and not msg_has_fetch_error(self.p)
+
+    cdef double sleeps_until(self, double until):
+        cdef int64_t due = msg_deadline(self.p)
+        return until if due == MSG_NEVER else min(until, due / 1e9)
+
+    def tags(self):
+        """The tags of the messages that are there, in their order."""
+        cdef msg_in *one = msg_find(self.p, NULL)
+        found = []
+        while one is not NULL:
+            found.append(one.tag)
+            one = one.next
+        return found
+
+    def want(self, bint any, tags=()):
+        """Note that calls wait for a message of any tag, or with these."""
+        cdef tuple all = tuple(tags)
+        cdef Py_ssize_t n = len(all), i
+        cdef uint64_t *asked = self.one
+        self.alone("want()")
+        if n > 1:
+            asked = <uint64_t *>PyMem_Malloc(n * sizeof(uint64_t))
+            if asked is NULL:
+                raise MemoryError
+        try:
+            for i in range(n):
+                asked[i] = all[i]
+        except BaseException:
+            if n > 1:
+                PyMem_Free(asked)
+            raise
+        msg_want(self.p, any, asked, n)
+        PyMem_Free(self.asked)
+        self.asked = asked if n > 1 else NULL
+
+    def aim(self, view):
+        """READ an announced message that comes next into these bytes, a memoryview; None: into none.
+
+        What was aimed at before is not used any more, once no READ writes into it.
+        """
+        cdef Py_buffer found
+        self.alone("aim()")
+        if self.hand is not None and not isinstance(self.hand, bytes):  # it lies where nobody will look for it
+            self.hand = (<const char *>self.landed)[:<Py_ssize_t>self.hand]
+        if msg_is_landing(self.p):
+            self.old.append(self.target)
+        self.busy = True
+        msg_target(self.p, NULL, 0)
+        self.busy = False
+        self.target = None
+        if view is None or self.hand is not None:
+            return
+        PyObject_GetBuffer(view, &found, PyBUF_WRITABLE)
+        msg_target(self.p, found.buf, found.len)
+        self.target, self.room = view, found.len
+        PyBuffer_Release(&found)    # the view has an export of its own
+
+    @property
+    def landing(self):
+        """A READ writes into the bytes of aim()."""
+        return msg_is_landing(self.p)
+
+    @property
+    def offered(self):
+        """Bytes of an announced message that comes next and is not being READ; 0: there is none."""
+        return msg_offered(self.p)
+
+    def fetch_error(self):
+        """Why an announced message could not be READ, an errno, told once; 0: nothing is wrong."""
+        return -msg_fetch_error(self.p)
+
+    @property
+    def fetch_failed(self):
+        """fetch_error() has something to tell."""
+        return msg_has_fetch_error(self.p)
+
+    # ------------------------------------------------------------ regions and operations
+
+    def share(self, addr, length, rkey, access, bytes array=b""):
+        """Share memory; its id, or a negative errno."""
+        cdef msg_region region
+        cdef int rc
+        region.addr, region.length, region.rkey, region.access = addr, length, rkey, access
+        region.array, region.array_bytes = <const uint8_t *>PyBytes_AS_STRING(array) if array else NULL, len(array)
+        self.need("share()")
+        rc = msg_share(self.p, &region)
+        return rc if rc < 0 else region.id
+
+    def withdraw(self, number):
+        """Tell the peer that it may no longer use a region."""
+        self.need("withdraw()")
+        return msg_withdraw(self.p, number)
+
+    @property
+    def released(self):
+        """How many withdrawals the peer has confirmed, modulo 2**32."""
+        return msg_released(self.p)
+
+    @property
+    def changes(self):
+        """Counts when regions() changes."""
+        return msg_changes(self.p)
+
+    def regions(self):
+        """The peer's regions: a number that no other has had, id, addr, length, rkey, access, and the array's description."""
+        cdef uint32_t n, i
+        cdef const msg_region *known = msg_regions(self.p, &n)
+        found = []
+        for i in range(n):
+            array = b"" if known[i].array is NULL else (<const char *>known[i].array)[:known[i].array_bytes]
+            found.append((known[i].serial, known[i].id, known[i].addr, known[i].length, known[i].rkey, known[i].access, array))
+        return found
+
+    def rdma(self, int opcode, local, remote, int64_t offset, Places places not None, find, bint fence=False):
+        """Queue a READ or WRITE between a buffer, or an MR, and the peer's region; pump() posts it.
+
+        `places`: memory that is registered; `find(memoryview, reads)`: a Hold on memory that is registered for this.
+        """
+        cdef Result one = self.aimed(opcode, remote, offset, fence)
+        cdef bint reads = opcode == RNIC_WR_RDMA_READ
+        one.local = local
+        if isinstance(local, MR):
+            (<MR>local).need("post_send")
+            self.lie_in(one, local, 0, (<MR>local).length)
+        else:
+            take_buffer(local, &one.view, PyBUF_C_CONTIGUOUS, "the call")
+            if reads and one.view.readonly and one.view.len:
+                PyBuffer_Release(&one.view)
+                raise BufferError("a READ needs memory that can be written")
+            one.exported = True
+            self.place(one, places, find, reads)
+        return self.queue(one)
+
+    def atomic(self, int opcode, remote, int64_t offset, uint64_t compare_add, uint64_t swap=0, bint fence=False):
+        """Queue an atomic operation on 8 bytes of the peer's region."""
+        cdef Result one = self.aimed(opcode, remote, offset, fence)
+        one.op.compare_add, one.op.swap, one.length = compare_add, swap, MSG_RESULT
+        return self.queue(one)
+
+    cdef Result aimed(self, int opcode, remote, int64_t offset, bint fence):
+        cdef Result one = Result.__new__(Result)
+        self.need("post_send")
+        one.op.opcode, one.remote, one.offset, one.op.fence, one.op.owner = opcode, remote, offset, fence, <void *>one
+        one.op.region, one.op.rkey = remote.id, remote.rkey
+        one.op.addr = <uint64_t>remote.addr + <uint64_t>offset
+        return one
+
+    cdef Result queue(self, Result one):
+        """From here on nothing can fail but the operation."""
+        if one.stage is not NULL:
+            if one.op.opcode == RNIC_WR_RDMA_WRITE:
+                memcpy(one.stage, one.view.buf, one.length)
+            self.staged.append(one)
+            self.staged_in = one.staged_end
+        Py_INCREF(one)
+        msg_operate(self.p, &one.op)
+        self.gather()
+        return one
+
+    cdef void lie_in(self, Result one, MR mr, uint64_t at, uint64_t length):
+        one.length, one.hold = length, Hold(mr, at, length)
+        one.op.sge.addr, one.op.sge.length, one.op.sge.lkey = mr.iova + at, <uint32_t>length, mr.lkey
+
+    cdef int place(self, Result one, Places places, find, bint reads) except -1:
+        """Where its bytes are: in registered memory, or, short ones, in a copy."""
+        cdef MR mr
+        cdef Hold hold
+        one.length = one.view.len
+        if one.length == 0:
+            return 0
+        mr = places.at(<uintptr_t>one.view.buf, one.length, reads)
+        if mr is not None:
+            self.lie_in(one, mr, <uintptr_t>one.view.buf - mr.addr, one.length)
+        elif not self.copies(one):
+            hold = find(memoryview(one.local), reads)
+            self.lie_in(one, hold.mr, hold.offset, one.length)
+        return 0
+
+    cdef bint copies(self, Result one) except -1:
+        """Whether there is room for a copy; it is used in the order of the operations."""
+        cdef uint64_t length = (one.length + 7) // 8 * 8, at = self.staged_in % STAGES, skipped = 0
+        if one.length > STAGED:
+            return False
+        if self.stage is None:
+            self.stage = self.mr.pd.alloc_mr(STAGES, RNIC_ACCESS_LOCAL_WRITE)
+            self.stage.quiet = True
+        if at + length > STAGES:
+            skipped, at = STAGES - at, 0
+        if self.staged_in + skipped + length - self.staged_out > STAGES:
+            return False
+        one.stage, one.staged_end = <uint8_t *><uintptr_t>self.stage.addr + at, self.staged_in + skipped + length
+        one.op.sge.addr, one.op.sge.length, one.op.sge.lkey = self.stage.iova + at, <uint32_t>one.length, self.stage.lkey
+        return True
+
+    def run(self, Result one not None):
+        """Pump, and look for a moment, until an operation has ended; whether it has."""
+        self.need("post_send")
+        self.move()
+        while not one.done and self.look_for() > 0:
+            self.move()
+        return one.done
+
+    def failures(self):
+        """Operations that have failed since the last call: whoever knows why finishes them."""
+        found, self.failed_ones = self.failed_ones, []
+        return found
+
+    @property
+    def operates(self):
+        """Operations are queued or under way."""
+        return msg_operates(self.p)
+
+    # ------------------------------------------------------------ the end
+
+    def close(self, timeout):
+        """Say goodbye when all that is queued has left; what comes meanwhile is dropped."""
+        self.alone("close()")
+        msg_close(self.p, now_ns(), MSG_NEVER if timeout is None else <int64_t>min(timeout * 1e9, 1e18))
+
+    def abort(self, str text not None):
+        """End the connection at once, and tell the peer why."""
+        self.alone("abort()")
+        msg_abort(self.p, text.encode("utf-8", "replace"))
+        self.gather()
+
+    def lost(self, str text not None):
+        """The connection has ended."""
+        self.alone("lost()")
+        msg_lost(self.p, text.encode("utf-8", "replace"))
+        self.gather()
+
+    def disconnected(self, bytes private_data not None):
+        """The peer has disconnected."""
+        self.alone("disconnected()")
+        msg_disconnected(self.p, PyBytes_AS_STRING(private_data), len(private_data))
+        self.gather()
+
+    def farewell(self):
+        """Private data for the DREQ."""
+        cdef uint8_t data[FAREWELL]
+        cdef uint32_t n = msg_farewell(self.p, data)
+        return (<const char *>data)[:n]
+
+    def fail_operations(self):
+        """No operation goes on: the queue pair is flushed, or gone."""
+        self.alone("fail_operations()")
+        msg_fail_operations(self.p)
+        self.gather()
+
+    def release(self):
+        """The queue pair is gone: give up what is under way; the memory for copies, to be deregistered, or None."""
+        self.alone("release()")
+        msg_release(self.p)
+        self.gather()
+        self.buffers.clear()
+        stage, self.stage = self.stage, None
+        return stage
+
+    def deregister(self):
+        """Deregister memory for which that was refused, as a process was stopped inside a copy; whether all is done."""
+        cdef rnic_err err
+        for at in list(self.late):
+            if self.qp.ops.dereg_mr(<rnic_mr *><uintptr_t>at, &err) < 0:
+                return False
+            self.late.remove(at)
+        return True
+
+    @property
+    def state(self):
+        """enum msg_state."""
+        return msg_state(self.p)
+
+    @property
+    def error(self):
+        """What ended the connection: kind, reason and text (bytes); kind 0: nothing."""
+        cdef const msg_error_t *e = msg_error(self.p)
+        return e.kind, e.reason, <bytes>e.text
+
+    @property
+    def undelivered(self):
+        """When it has ended with an error: messages that the peer has perhaps not received."""
+        return msg_undelivered(self.p)
+
+    @property
+    def heard_goodbye(self):
+        """The peer has said goodbye: no message follows those that wait."""
+        return msg_heard_goodbye(self.p)
+
+    @property
+    def spent(self):
+        """And these have been taken."""
+        return msg_is_spent(self.p)
+
+    def count(self):
+        """struct msg_statistics."""
+        cdef msg_statistics found
+        msg_count(self.p, &found)
+        return found

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The messages of a connection: what calls that send and receive ask for, and what they are told."""
+
+from __future__ import annotations
+
+from enum import Enum
+from errno import EMSGSIZE, ENOMEM, ESHUTDOWN
+from typing import TYPE_CHECKING
+
+from rnic.endpoint import Capability, ClosedError, MessageTooLongError
+from rnic.endpoint.buffers import flat
+from rnic.errors import VerbsError
+
+if TYPE_CHECKING:
+    from rnic.conn.core import Core
+    from rnic.endpoint.buffers import AnyBuffer
+
+STOPPED = "the server was stopped"
+
+
+class AnyTag(Enum):
+    """The type of ANY."""
+
+    ANY = "any tag"
+    """recv(tag=ANY) takes the next message, whatever its tag, and returns its tag, too."""
+
+
+ANY = AnyTag.ANY
+"""recv(tag=ANY) takes the next message of any tag, and returns the message and its tag."""
+
+
+def as_bytes(message: bytes | int) -> bytes:
+    """The message; a number stands for one that lies in the buffer of a recv_into(), which has ended."""
+    assert isinstance(message, bytes)
+    return message
+
+
+def check_room(length: int, target: memoryview) -> None:
+    """ValueError when a message does not fit the buffer of recv_into()."""
+    if length > len(target):
+        raise ValueError(
+            f"recv_into(): the next message has {length} bytes and the buffer {len(target)}: "
+            "the message stays, give a larger buffer or call recv()"
+        )
+
+
+def put(message: bytes | int, target: memoryview) -> int:
+    """Copy a message into the buffer of recv_into(), unless it lies there already; return its length."""
+    if not isinstance(message, bytes):
+        return message
+    check_room(len(message), target)
+    target[: len(message)] = message
+    return len(message)
+
+
+class Messages:
+    """Sends messages by the machine of a connection, and says why one does not come."""
+
+    def __init__(self, core: Core) -> None:
+        self._core, self._machine = core, core.machine
+
+    def send(self, message: AnyBuffer, tag: int) -> int:
+        """Send a message; 0: it has left its buffer, or its handle."""
+        if self._core.gone:
+            self._core.check()
+        try:
+            sent = self._machine.send(message, tag or 0)
+        except OverflowError:
+            raise ValueError(f"send(): tag {tag}, it can be 0 to 2**64 - 1") from None
+        except (BufferError, TypeError, ValueError):  # which says in words what a message can be
+            sent = self._machine.send(flat(message, "send()"), tag or 0)
+        if sent >= 0:
+            return sent
+        if sent == -ESHUTDOWN:
+            self._core.check()
+            raise ClosedError("send() after close()")
+        if sent == -ENOMEM:
+            raise MemoryError
+        if sent == -EMSGSIZE and self._core.peer is not None:
+            raise MessageTooLongError(
+                f"a message of {_length(message)} bytes is longer than {self._core.peer.max_message}, the most the peer takes"
+            )
+        if sent == -EMSGSIZE:
+            raise MessageTooLongError(
+                f"a raw message of {_length(message)} bytes is longer than send_size {self._core.config.send_size}"
+            )
+        if self._core.peer is None:
+            raise ValueError("send(): a raw peer knows no tags")
+        raise ValueError(f"send(): the peer speaks version {self._core.version}, which has no tags")
+
+    def is_sent(self, handle: int) -> bool:
+        """The message has left its buffer, or the connection has ended (then check() raises)."""
+        return self._machine.sent >= handle or self._core.ended
+
+    def raise_unsent(self, handle: int) -> None:
+        """Raise the connection's error if it ended before the message was sent."""
+        if handle > self._machine.sent:
+            self._core.check()
+
+    def news(self, tag: int | None = None) -> bool:
+        """A message is in hand, or can be taken, or there is a reason why none will come."""
+        machine = self._machine
+        in_hand = machine.hand is not None and tag in (None, machine.tag)
+        return in_hand or machine.has(tag) or self.has_no_more(tag)
+
+    def has_no_more(self, tag: int | None = None) -> bool:
+        """raise_none() raises."""
+        done = self._core.eof if tag is None else self._machine.heard_goodbye
+        return done or self._core.ended or self._core.leaving or bool(self._machine.fetch_failed)
+
+    def tags_here(self) -> list[int] | None:
+        """The tags of the messages that are here; None: all calls for messages can go on."""
+        if self._machine.heard_goodbye or self.has_no_more():
+            return None
+        hand = [] if self._machine.hand is None else [self._machine.tag]
+        return hand + self._machine.tags()
+
+    @property
+    def is_spent(self) -> bool:
+        """The peer has left or the connection has ended, and the program has taken all messages."""
+        return (self._core.eof or self._core.ended) and not self._machine.has() and self._machine.hand is None
+
+    def raise_none(self, tag: int | None = None) -> None:
+        """Raise why no message comes (with this tag), if none will."""
+        if (code := self._machine.fetch_error()) and not self._core.ended:
+            raise (
+                MemoryError
+                if code == ENOMEM
+                else VerbsError(code, "an announced message cannot be READ", "recv")
+            )
+        if self._core.eof or (tag is not None and self._machine.heard_goodbye):
+            which = "no message" if tag is None else f"no message with tag {tag}"
+            error = EOFError(f"the peer has said goodbye: {which} follows")
+            vars(error)["of"] = id(self)
+            raise error
+        self._core.check()
+        if self._core.looked:
+            raise ClosedError(STOPPED)
+
+    def is_own_end(self, error: BaseException | None) -> bool:
+        """The error is the EOFError that raise_none() has raised here."""
+        return isinstance(error, EOFError) and vars(error).get("of") == id(self)
+
+    def check_tag(self, tag: int) -> None:
+        """TypeError or ValueError when no message can have this tag."""
+        if not hasattr(tag, "__index__"):
+            raise TypeError(f"recv(): a tag is a number, not {type(tag).__name__}")
+        if not 0 <= tag < 1 << 64:
+            raise ValueError(f"recv(): tag {tag}, it can be 0 to 2**64 - 1")
+        if tag and not self._core.knows(Capability.TAG):
+            raise ValueError("recv(): the peer knows no tags")
+
+
+def _length(message: AnyBuffer) -> int:
+    with memoryview(message) as view:
+        return view.nbytes
