@@ -39,3 +39,8 @@ def milliseconds(seconds: float | None) -> int | None:
 def bounded(seconds: float | None) -> float | None:
     """A time for sockets and threads; a time that is too long for them becomes for ever."""
     return None if seconds is None or seconds * 1000 > _LONGEST_MS else seconds
+
+
+def earliest(*times: float | None) -> float | None:
+    """The earliest of some times, without those that are None; None: there is none."""
+    return min((one for one in times if one is not None), default=None)

@@ -6,16 +6,8 @@
 
 cdef extern from "msg/msg.h" nogil:
     enum:
-        MSG_OPS
         MSG_RESULT
-        MSG_SPARE
-        MSG_STATES
-        MSG_SAID_GOODBYE
-        MSG_FAILED
-        MSG_ABORTING
         MSG_CLOSED
-        MSG_OP_NEW
-        MSG_OP_DONE
     int64_t MSG_NEVER
 
     struct msg:
@@ -147,10 +139,18 @@ cdef enum:
     FAREWELL = 148          # bytes of private data in a DREQ or REJ, at most
     STAGED = 16384          # bytes of a buffer that is copied for an operation; longer ones are registered
     STAGES = 262144         # bytes for such copies
+    ROUNDS = 4              # how often one step looks again, so that a busy peer does not keep a loop from other work
     MOST_MISSES = 64
     MOST_SOON = 8           # looks that are left out while messages come soon, but not soon enough
     LARGE = 4096            # bytes that are copied without the GIL
     WORTH = 4               # what came so soon, in times of `spin`, is worth a look the next time
+
+cdef enum:                  # what a call waits for
+    ANY_MESSAGE
+    TAGGED
+    DEPARTURE
+    OUTCOME
+
 
 def not_shared(region):
     """The ValueError for an operation on a region that the peer does not share now."""
@@ -324,10 +324,18 @@ cdef class Machine:
     cdef uint8_t *landed        # where the message in hand lies, if it is a number
     cdef uint64_t one[1]
     cdef uint64_t *asked        # tags that calls ask for; of one alone `one`
+    cdef int awaits             # what a call waits for
+    cdef uint64_t mark          # its tag, or the message that is to leave its buffer,
+    cdef Result operation       # or the operation that is to end
+    cdef readonly set withdrawn     #: Ids of regions that were withdrawn, until somebody takes them out.
+    cdef list leaving           # of these, in their order, those that the peer may still use
+    cdef uint32_t left          # how many were taken out there
+    cdef public uint32_t told   #: Somebody has seen to so many of `released`.
+    cdef bint failing           # step() has told of a work request that failed
     cdef int64_t since          # when it was last looked in vain
     cdef int64_t spin           # ns
     cdef int misses, rest       # looks in vain, one after the other; looks that are left out because of them
-    cdef public bint armed      #: The queue was armed: its channel has an event, or will.
+    cdef bint armed             # the queue was armed: its channel has an event, or will
     cdef public object hand     #: The message that take() has taken, until somebody puts None here.
     cdef readonly uint64_t tag  #: Its tag.
     cdef readonly bint busy     #: Another thread is in a call.
@@ -352,6 +360,7 @@ cdef class Machine:
         mr.need("post_send")
         self.qp, self.cq, self.mr, self.buffers, self.late = qp, cq, mr, {}, []
         self.failed_ones, self.staged, self.old = [], [], []
+        self.withdrawn, self.leaving = set(), []
         self.spin = <int64_t>(spin * 1e9)
         self.p = msg_open(&config, &memory, &hooks, qp.p, cq.p)
         if self.p is NULL:
@@ -417,9 +426,26 @@ cdef class Machine:
     # ------------------------------------------------------------ moving
 
     def pump(self):
-        """Move all that can be moved; 1: there is more, call again."""
+        """Move what can be moved."""
         self.need("poll_cq")
-        return self.move()
+        self.move()
+
+    def step(self):
+        """Move all that can be moved, and have the channel tell of what comes.
+
+        1: there is more, but other work has its turn; negative: a work request has failed.
+        """
+        cdef int rc = 0
+        self.need("poll_cq")
+        self.quiet()
+        for _ in range(ROUNDS):
+            rc = self.move()
+            self.failing = rc < 0
+            if rc <= 0 and self.armed:
+                return rc
+            if rc <= 0:
+                self.arm()
+        return 1
 
     cdef int move(self) except? -1:
         cdef int rc
@@ -486,15 +512,15 @@ cdef class Machine:
             self.misses = min(self.misses, MOST_SOON)
             self.rest = min(self.rest, MOST_SOON)
 
-    def arm(self):
+    cdef int arm(self) except -1:
         """Have the channel tell of the next completion."""
         cdef rnic_err err
-        self.need("req_notify_cq")
         err.text[0] = 0
         check(self.cq.ops.req_notify_cq(self.cq.p, 0, &err), "req_notify_cq", &err)
         self.armed = True
+        return 0
 
-    def quiet(self):
+    cdef bint quiet(self) except -1:
         """Take the queue's event out of the channel; False: something else has made the descriptor readable."""
         cdef rnic_cq *cq = NULL
         cdef rnic_err err
@@ -630,34 +656,70 @@ cdef class Machine:
         return 0
 
     def recv(self, tag, double until):
-        """Take a message into `hand`, as take() does, and wait for it until a time.
+        """Wait until a message is in `hand`, as take() takes it; as wait_sent() otherwise."""
+        self.awaits = ANY_MESSAGE if tag is None else TAGGED
+        self.mark = 0 if tag is None else tag
+        return self.wait(until)
 
-        False: there is something else to see to, pump() was called, or the time has come.
+    def wait_sent(self, uint64_t handle, double until):
+        """Wait until a message has left its buffer.
+
+        False: Python has something to see to, which pump() does, or the time has come.
         """
-        cdef uint64_t number = 0 if tag is None else tag
-        cdef uint64_t *asked = NULL if tag is None else &number
-        self.need("recv()")
-        while not self.grab(asked):
-            if self.move() != 0 or self.grab(asked) or not self.may_come():
-                return self.grab(asked)
-            if self.look_for() != 0:
-                continue
-            if not self.armed:
-                self.arm()
-            elif not is_readable(self.cq.channel, self.cq.channel.p.fd, self.sleeps_until(until), "recv"):
+        self.awaits, self.mark = DEPARTURE, handle
+        return self.wait(until)
+
+    def wait_done(self, Result one not None, double until):
+        """Wait until an operation has ended; as wait_sent() otherwise."""
+        self.awaits, self.operation = OUTCOME, one
+        try:
+            return self.wait(until)
+        finally:
+            self.operation = None
+
+    cdef bint wait(self, double until) except -1:
+        cdef int rc
+        self.need("poll_cq")
+        while not self.has_come():
+            rc = self.move()
+            if self.has_come():
+                break
+            if (rc < 0 and not self.failing) or not self.may_come():
                 return False
-            elif self.busy or not self.quiet():
-                return False
-            else:
-                self.note_wait()
-        return True
+            if rc > 0:
+                PyErr_CheckSignals()
+                if now_ns() >= until * 1e9:
+                    return False
+            elif self.look_for() == 0:
+                if not self.armed:
+                    self.arm()
+                elif not is_readable(self.cq.channel, self.cq.channel.p.fd, self.sleeps_until(until), "recv"):
+                    return False
+                elif self.busy or not self.quiet():
+                    return False
+                else:
+                    self.note_wait()
+        return not self.has_news()
+
+    cdef bint has_come(self) except -1:
+        if self.awaits == OUTCOME:
+            return self.operation.done
+        if self.awaits == DEPARTURE:
+            return msg_sent(self.p) >= self.mark
+        return self.grab(NULL if self.awaits == ANY_MESSAGE else &self.mark)
 
     cdef bint may_come(self):
-        """A message may come still, and nothing has to be told of it."""
+        """It may come still, and Python has nothing to see to."""
         cdef int state = msg_state(self.p)
-        if self.target is not None and msg_offered(self.p) > self.room:
+        if state >= MSG_CLOSED or self.has_news() or msg_has_fetch_error(self.p):
             return False
-        return not msg_heard_goodbye(self.p) and state <= MSG_SAID_GOODBYE and not msg_has_fetch_error(self.p)
+        if self.awaits == DEPARTURE or self.awaits == OUTCOME:
+            return True
+        return not msg_heard_goodbye(self.p) and (self.target is None or msg_offered(self.p) <= self.room)
+
+    cdef bint has_news(self):
+        """Operations have failed, or regions were released, and nobody has seen to them."""
+        return len(self.failed_ones) > 0 or msg_released(self.p) != self.told
 
     cdef double sleeps_until(self, double until):
         cdef int64_t due = msg_deadline(self.p)
@@ -747,14 +809,26 @@ cdef class Machine:
         return rc if rc < 0 else region.id
 
     def withdraw(self, number):
-        """Tell the peer that it may no longer use a region."""
+        """Tell the peer that it may no longer use a region, once."""
+        cdef int rc = 0
         self.need("withdraw()")
-        return msg_withdraw(self.p, number)
+        if number not in self.withdrawn:
+            rc = msg_withdraw(self.p, number)
+            if rc == 0:
+                self.withdrawn.add(number)
+                self.leaving.append(number)
+        return rc
 
     @property
     def released(self):
         """How many withdrawals the peer has confirmed, modulo 2**32."""
         return msg_released(self.p)
+
+    def gone(self, bint ended):
+        """Of those that are `withdrawn`, the ids that the peer uses no more; all when the connection has ended."""
+        del self.leaving[:<uint32_t>(msg_released(self.p) - self.left)]
+        self.left = msg_released(self.p)
+        return [number for number in self.withdrawn if ended or number not in self.leaving]
 
     @property
     def changes(self):
@@ -851,14 +925,6 @@ cdef class Machine:
         one.stage, one.staged_end = <uint8_t *><uintptr_t>self.stage.addr + at, self.staged_in + skipped + length
         one.op.sge.addr, one.op.sge.length, one.op.sge.lkey = self.stage.iova + at, <uint32_t>one.length, self.stage.lkey
         return True
-
-    def run(self, Result one not None):
-        """Pump, and look for a moment, until an operation has ended; whether it has."""
-        self.need("post_send")
-        self.move()
-        while not one.done and self.look_for() > 0:
-            self.move()
-        return one.done
 
     def failures(self):
         """Operations that have failed since the last call: whoever knows why finishes them."""

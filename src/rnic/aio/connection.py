@@ -135,7 +135,7 @@ class Connection(Face):
     async def _next_message(self, tag: int | None, target: memoryview | None = None) -> None:
         """Wait for a message, which is in the machine's hand then."""
         core, pump, again = self._core, self._pump, False
-        is_so = partial(core.messages.news, tag)
+        is_so: Callable[[], bool] = partial(core.messages.news, tag)
         if target is not None:
             room = len(target)
             is_so = lambda: core.machine.offered > room or core.messages.news(tag)  # noqa: E731
@@ -302,7 +302,7 @@ class Connection(Face):
         return await self._run(self._core.atomic(WROpcode.ATOMIC_CMP_AND_SWP, remote, offset, *values)) or 0
 
     async def _run(self, one: Result) -> int | None:
-        if not self._core.machine.run(one):
+        if not self._core.machine.wait_done(one, 0.0):
             await self._pump.wait(self._pump.ops, lambda: one.done)
             if not one.done:  # nor will it be
                 self._core.check()

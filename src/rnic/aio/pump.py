@@ -42,7 +42,6 @@ class Pump:
         self.owner: object = None
         """The connection that drop() was called for: it is released when the peer has heard of it."""
         self._on_end: Callable[[EndpointError | None], object] | None = None
-        core.tags = self.messages.tags
         self._failures = 0
         self._target: memoryview | None = None
         self._filenos: tuple[int, ...] = (core.fileno(),)
@@ -60,7 +59,9 @@ class Pump:
         After an exception the loop's next turn pumps again, so that no task hangs.
         """
         try:
-            self.core.waiting = bool(self.messages or self.sends)
+            machine = self.core.machine
+            if not self.core.gone:
+                machine.want(machine.hand is None and bool(self.messages or self.sends), self.messages.tags)
             self._aim()
             self.core.pump(monotonic())
             for queue in self._queues:

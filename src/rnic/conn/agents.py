@@ -8,7 +8,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from rnic.conn.core import GRACE
+from rnic.conn.ending import GRACE
 from rnic.endpoint import EndpointError
 from rnic.errors import exhausted
 from rnic.log import Log

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Collection
 from errno import ECONNRESET, ETIMEDOUT
 from typing import TYPE_CHECKING
 
@@ -43,6 +42,7 @@ from rnic.enums import EventType as AsyncEventType
 from rnic.errors import VerbsError
 from rnic.rdmacm import CmId, ConnParam, EventChannel, EventType
 from rnic.rdmacm import Event as CmEvent
+from rnic.times import earliest
 from rnic.verbs.qp import QP, QPAttr, QPCap, QPInitAttr
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ STATES = tuple(State)
 ENDED = (State.ABORTING, State.CLOSED, State.FAILED)
 _ERRORS = (EndpointError, ProtocolError, AbortedError, LostError)  # in the order of enum msg_kind
 _BY_PEER = b"the peer aborted the connection: "
-_ROUNDS = 4  # how often one pump looks again, so that a busy peer does not keep a loop from other work
 _DISCONNECTS = (EventType.DISCONNECTED, EventType.DEVICE_REMOVAL, EventType.UNREACHABLE)
 _CONFUSED = (EventType.CONNECT_ERROR, EventType.REJECTED)
 _LAST_ACK = 0.1  # seconds for the last acknowledgements, when the peer of a raw connection has disconnected
@@ -72,10 +71,6 @@ class Core:
         """Of the endpoint protocol, which both ends speak."""
         self.raw = False
         """The peer sent no hello: it speaks no endpoint protocol."""
-        self.waiting = False
-        """A call waits for a message to come or to go: a long message may come in meanwhile."""
-        self.tags: Collection[int] = ()
-        """The tags that calls ask for now."""
         self.leaving = False
         """The server is being stopped: who would wait for a message gets ClosedError."""
         self.broken: EndpointError | None = None
@@ -113,6 +108,8 @@ class Core:
         self._disconnected: CmEvent | None = None
         self._left_by: float | None = None  # the last acknowledgements after it come until then
         self._reason_by: float | None = None  # until when the connection manager may say why it has ended
+        self.due: float | None = None
+        """When a pump has something to do that the machine does not know of; None: never."""
 
     def _create_qp(self, sends: int) -> QP:
         cap = QPCap(sends, self.memory.receives, 1, 1, 0)
@@ -281,24 +278,14 @@ class Core:
         if self._rung:
             self._rung = False
             self.comp.unwake()
-        machine = self.machine
-        machine.want(self.waiting and machine.hand is None, self.tags)
-        machine.quiet()
         self._cm_events()
-        for _ in range(_ROUNDS):
-            more = machine.pump()
-            if (more < 0 and self._failed(now)) or (not more and self._lost_peer(now)):
-                continue
-            if more <= 0 and machine.armed:
-                self.busy = False
-                break
-            if more <= 0:
-                machine.arm()
-        else:
-            self.busy = True
-            return
-        self.looked = self.leaving
-        self._after(now)
+        more = self.machine.step()
+        while (more < 0 and self._failed(now)) or (not more and self._lost_peer(now)):
+            more = self.machine.step()
+        self.busy = more > 0
+        if not self.busy:
+            self.looked = self.leaving
+            self._after(now)
 
     def _after(self, now: float) -> None:
         """Do what follows from what has come."""
@@ -310,19 +297,20 @@ class Core:
             one.finish(self.why(one))
         self.end.wind_up(now)
         self.sharing.look(now)
-
-    def look(self) -> bool:
-        """Look for completions for a moment; whether there are any."""
-        return self.machine.look()
+        self.due = self._find_due()
 
     def deadline(self) -> float | None:
         """The time at which pump() must run at the latest; None: there is none."""
-        times = [self.machine.deadline(), self.sharing.again_at, self.end.flushed_by]
+        return earliest(self.machine.deadline(), self.due)
+
+    def _find_due(self) -> float | None:
+        """deadline(), but for the machine's."""
+        times = [self.sharing.again_at, self.end.flushed_by]
         if not self.finished:
             times += (self._left_by, self.end.linger_by)
         if not self.ended:
             times.append(self._reason_by)
-        return min((at for at in times if at is not None), default=None)
+        return earliest(*times)
 
     # ------------------------------------------------------------ what the connection manager says
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections import deque
 from errno import ENOMEM
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
@@ -29,10 +28,8 @@ class Sharing:
 
     def __init__(self, core: Core) -> None:
         self._core, self._machine = core, core.machine
-        self._shared: dict[int, MR] = {}  # by id, also those that were withdrawn and not released
+        self._shared: dict[int, MR] = {}  # by id, also those that were withdrawn, until they are deregistered
         self._ours: WeakValueDictionary[int, Region] = WeakValueDictionary()  # all that were shared
-        self._withdrawn: deque[int] = deque()  # ids in their order, not released
-        self._released = 0
         self.again_at: float | None = None
         """When to look again at memory that a stopped process holds; None: there is none."""
         self._changes = 0
@@ -66,7 +63,7 @@ class Sharing:
         core = self._core
         if core.peer is None:
             raise ValueError("share(): a raw peer is told of no regions")
-        if len(self._shared) - len(self._withdrawn) >= core.peer.max_regions:
+        if len(self._shared) - len(self._machine.withdrawn) >= core.peer.max_regions:
             raise ValueError(f"share(): the peer takes {core.peer.max_regions} regions at a time")
         if access is None:
             return core.config.access & AccessFlags.REMOTE_READ if data.readonly else core.config.access
@@ -82,12 +79,12 @@ class Sharing:
         """Tell the peer that it may no longer use a region; look() deregisters it when the peer agrees."""
         self._core.check()
         self._check_ours(region, "withdraw")
-        if self.is_shared(region) and self._machine.withdraw(region.id) == 0:
-            self._withdrawn.append(region.id)
+        if self.is_shared(region):
+            self._machine.withdraw(region.id)
 
     def is_shared(self, region: Region) -> bool:
         """It has not been withdrawn."""
-        return region.id in self._shared and region.id not in self._withdrawn
+        return region.id in self._shared and region.id not in self._machine.withdrawn
 
     def _check_ours(self, region: Region, what: str) -> None:
         if not isinstance(region, Region):
@@ -127,22 +124,17 @@ class Sharing:
 
     def look(self, now: float) -> None:
         """Deregister memory that no request of the peer can reach any more."""
-        for _ in range((self._machine.released - self._released) & 0xFFFFFFFF):
-            self._let_one_go(self._withdrawn[0])
-            self._withdrawn.popleft()
-            self._released += 1
-        if self._core.ended and self._withdrawn:
-            for number in self._withdrawn:
-                self._let_one_go(number)
-            self._withdrawn.clear()
-        if self.again_at is not None and now >= self.again_at:
-            self.again_at = None
-            for number in [one for one, mr in self._shared.items() if mr.closed]:
-                del self._shared[number]
-
-    def _let_one_go(self, number: int) -> None:
-        if (mr := self._shared.get(number)) is not None and let_go_memory(mr):
-            self._shared.pop(number, None)
+        machine, ended, released = self._machine, self._core.ended, self._machine.released
+        due = self.again_at is not None and now >= self.again_at
+        if not due and released == machine.told and not (ended and machine.withdrawn):
+            return
+        gone = machine.gone(ended)
+        for number in gone:
+            if (mr := self._shared.get(number)) is None or let_go_memory(mr):
+                self._shared.pop(number, None)
+                machine.withdrawn.discard(number)
+        self.again_at = now + LOOK_AGAIN if any(number in self._shared for number in gone) else None
+        machine.told = released
 
     def let_go(self) -> None:
         """The connection has ended: deregister everything."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from math import inf
+from functools import partial
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, overload
@@ -18,11 +18,11 @@ from rnic.conn.face import ListenerFace, room
 from rnic.conn.handshake import HANDSHAKE_TIMEOUT, MAX_HALF_OPEN, Admit, AnyDevice, Desk, Limits
 from rnic.conn.messages import ANY, AnyTag, check_room, put
 from rnic.conn.remote import Remote
-from rnic.conn.waits import earliest, sleep
+from rnic.conn.waits import sleep
 from rnic.endpoint import Config
 from rnic.errors import VerbsError
 from rnic.rdmacm.sockaddr import hosts
-from rnic.times import after, seconds
+from rnic.times import after, earliest, seconds
 
 if TYPE_CHECKING:
     from rnic.endpoint.buffers import AnyBuffer
@@ -53,7 +53,8 @@ class Connection(Remote):
             handle = core.machine.handle + 1
             try:
                 if core.messages.send(message, tag):
-                    self._wait(lambda: core.messages.is_sent(handle), timeout, "send")
+                    wait = partial(core.machine.wait_sent, handle)
+                    self._until(wait, lambda: core.messages.is_sent(handle), timeout, "send")
                     core.messages.raise_unsent(handle)
             except BaseException as error:
                 core.machine.take_back(handle)
@@ -87,11 +88,8 @@ class Connection(Remote):
             machine = core.machine
             if core.gone or timeout == 0 or not machine.recv(wanted, 0.0):  # it is here, or comes soon
                 self._next_message(wanted, timeout, "recv", None)
-            data, found, machine.hand = (
-                machine.hand,
-                machine.tag,
-                None,
-            )  # no call behind which an exception could come
+            data, found = machine.hand, machine.tag
+            machine.hand = None  # no call from here on, behind which an exception could come
             return (data, found) if tag is ANY else data
         finally:
             self._inside = None
@@ -101,24 +99,18 @@ class Connection(Remote):
     ) -> None:
         """Wait for a message, which is in the machine's hand then; an announced one may land in `target`."""
         core, machine = self._core, self._core.machine
-        until = None if timeout is None else after(timeout)
         if core.gone:
             core.check()
-        core.tags, core.waiting = () if tag is None else (tag,), tag is None
-        machine.want(tag is None, core.tags)
-        try:
-            while not machine.recv(tag, earliest(until, core.deadline(), inf) or inf):
-                core.pump(monotonic())
-                if machine.take(tag):
-                    return
-                if target is not None:
-                    check_room(machine.offered, target)
-                core.messages.raise_none(tag)
-                if until is not None and monotonic() >= until:
-                    core.ring()
-                    raise TimeoutError(f"{what}: not within {timeout} s")
-        finally:
-            core.tags, core.waiting = (), False
+
+        def is_here() -> bool:
+            if machine.take(tag):
+                return True
+            if target is not None:
+                check_room(machine.offered, target)
+            core.messages.raise_none(tag)
+            return False
+
+        self._until(partial(machine.recv, tag), is_here, timeout, what, tag)
 
     def recv_into(self, buffer: AnyBuffer, timeout: float | None = None, *, tag: int | None = None) -> int:
         """Receive the next message into a buffer, as recv() does; returns the number of bytes.

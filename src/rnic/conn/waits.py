@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import select
 from collections.abc import Callable
+from functools import partial
+from math import inf
 from time import monotonic
 
 from rnic._nic.nic import Result
 from rnic.conn.core import Core
 from rnic.conn.face import Face
-from rnic.times import after, milliseconds, seconds
+from rnic.times import earliest, milliseconds, seconds
 
 
 def sleep(filenos: tuple[int, ...], until: float | None) -> None:
@@ -20,11 +22,6 @@ def sleep(filenos: tuple[int, ...], until: float | None) -> None:
         poll.register(fd, select.POLLIN)
     left = None if until is None else max(0.0, until - monotonic())
     poll.poll(milliseconds(left))
-
-
-def earliest(*times: float | None) -> float | None:
-    """The earliest of some times."""
-    return min((one for one in times if one is not None), default=None)
 
 
 class Waits(Face):
@@ -46,27 +43,50 @@ class Waits(Face):
             seconds(timeout)
         self._inside = what
 
-    def _wait(
-        self, is_so: Callable[[], bool], timeout: float | None, what: str, until: float | None = None
+    def _until(
+        self,
+        wait: Callable[[float], bool],
+        over: Callable[[], bool],
+        timeout: float | None,
+        what: str,
+        tag: int | None = None,
     ) -> None:
-        """`until`: when the timeout is over, if it has begun already."""
-        core, until = self._core, after(timeout) if until is None else until
-        core.waiting = True
+        """Wait by a call of the machine, for a message perhaps; `over` tells what the machine does not know of."""
+        core = self._core
+        until = inf if timeout is None else monotonic() + timeout
+        core.machine.want(tag is None, () if tag is None else (tag,))
+        try:
+            while not wait(until if core.due is None else min(until, core.due)):
+                core.pump(monotonic())
+                if over():
+                    break
+                self._check_time(until, timeout, what)
+        finally:
+            core.machine.want(False)
+
+    def _check_time(self, until: float, timeout: float | None, what: str) -> None:
+        if monotonic() >= until:
+            self._core.ring()
+            raise TimeoutError(f"{what}: not within {timeout} s")
+
+    def _wait(self, is_so: Callable[[], bool], timeout: float | None, what: str) -> None:
+        """Wait for what the machine does not know of."""
+        core, until = self._core, inf if timeout is None else monotonic() + timeout
+        core.machine.want(True)
         try:
             while True:
                 core.pump(monotonic())
                 if is_so():
                     return
-                if until is not None and monotonic() >= until:
-                    core.ring()
-                    raise TimeoutError(f"{what}: not within {timeout} s")
-                if not core.busy and not core.look():
+                self._check_time(until, timeout, what)
+                if not core.busy and not core.machine.look():
                     sleep((core.fileno(),), earliest(until, core.deadline()))
         finally:
-            core.waiting = False
+            core.machine.want(False)
 
     def _finish(self, one: Result, timeout: float | None, what: str) -> int | None:
         """Wait for an operation; its result."""
-        if not self._core.machine.run(one):
-            self._wait(lambda: one.done, timeout, what)
+        wait = partial(self._core.machine.wait_done, one)
+        if not wait(0.0):
+            self._until(wait, lambda: one.done, timeout, what)
         return one.result()
