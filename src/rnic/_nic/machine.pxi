@@ -329,7 +329,7 @@ cdef class Machine:
     cdef Result operation       # or the operation that is to end
     cdef readonly set withdrawn     #: Ids of regions that were withdrawn, until somebody takes them out.
     cdef list leaving           # of these, in their order, those that the peer may still use
-    cdef uint32_t left          # how many were taken out there
+    cdef uint32_t taken_out     # how many were taken out there
     cdef public uint32_t told   #: Somebody has seen to so many of `released`.
     cdef bint failing           # step() has told of a work request that failed
     cdef int64_t since          # when it was last looked in vain
@@ -734,7 +734,7 @@ cdef class Machine:
             one = one.next
         return found
 
-    def want(self, bint any, tags=()):
+    def want(self, bint next_one, tags=()):
         """Note that calls wait for a message of any tag, or with these."""
         cdef tuple all = tuple(tags)
         cdef Py_ssize_t n = len(all), i
@@ -751,7 +751,7 @@ cdef class Machine:
             if n > 1:
                 PyMem_Free(asked)
             raise
-        msg_want(self.p, any, asked, n)
+        msg_want(self.p, next_one, asked, n)
         PyMem_Free(self.asked)
         self.asked = asked if n > 1 else NULL
 
@@ -826,8 +826,8 @@ cdef class Machine:
 
     def gone(self, bint ended):
         """Of those that are `withdrawn`, the ids that the peer uses no more; all when the connection has ended."""
-        del self.leaving[:<uint32_t>(msg_released(self.p) - self.left)]
-        self.left = msg_released(self.p)
+        del self.leaving[:<uint32_t>(msg_released(self.p) - self.taken_out)]
+        self.taken_out = msg_released(self.p)
         return [number for number in self.withdrawn if ended or number not in self.leaving]
 
     @property

@@ -23,7 +23,7 @@ class BatchFace:
 
     They are posted and carried out in the order of the calls, with one exception: a WRITE or an atomic may
     overtake a READ before it, unless fence() stands in between. (Over iWARP a WRITE may also overtake an
-    atomic behind that READ.) Each call returns an Result, whose result() is there when the block has
+    atomic behind that READ.) Each call returns a Result, whose result() is there when the block has
     ended.
 
     A buffer of up to 16 KiB is copied; a longer one is registered, unless it is registered already (alloc(),
@@ -44,12 +44,12 @@ class BatchFace:
         """The first operation that has failed; None: none has."""
 
     def read(self, local: AnyBuffer | MR, remote: Region, offset: int = 0) -> Result:
-        """Fill a buffer or an MR from the peer's region, from byte `offset` on; it is full when the block has ended."""
+        """Fill a buffer or an MR from the peer's region, from byte `offset` on, by the end of the block."""
         self._check()
         return self._add(self._core.rdma(WROpcode.RDMA_READ, local, remote, offset, self._fenced))
 
     def write(self, local: AnyBuffer | MR, remote: Region, offset: int = 0) -> Result:
-        """Write a buffer or an MR into the peer's region, at byte `offset`; leave it as it is until the block has ended."""
+        """Write a buffer or an MR into the peer's region, at byte `offset`; leave it alone until the end."""
         self._check()
         return self._add(self._core.rdma(WROpcode.RDMA_WRITE, local, remote, offset, self._fenced))
 
@@ -60,19 +60,20 @@ class BatchFace:
         return self._add(self._core.atomic(kind, remote, offset, word(n, "n"), 0, self._fenced))
 
     def compare_swap(self, remote: Region, compare: int, swap: int, offset: int = 0) -> Result:
-        """Replace 8 bytes of the peer's region if they are `compare`; result() tells what was there before."""
+        """Replace 8 bytes of the peer's region if they are `compare`; result() tells their old value."""
         self._check()
         kind, values = WROpcode.ATOMIC_CMP_AND_SWP, (word(compare, "compare"), word(swap, "swap"))
         return self._add(self._core.atomic(kind, remote, offset, *values, self._fenced))
 
     def fence(self) -> None:
-        """What comes next waits until the READs and atomics before it have ended: a WRITE cannot overtake them."""
+        """What comes next waits for the READs and atomics before it: a WRITE cannot overtake them."""
         self._fenced = True
 
     def _check(self) -> None:
         if not self._begun:
             raise RuntimeError(
-                f"the batch has not begun, so nothing would wait: begin a block: {self._block} conn.batch() as batch"
+                "the batch has not begun, so nothing would wait: "
+                f"begin a block: {self._block} conn.batch() as batch"
             )
         if self._over:
             raise RuntimeError("the batch has ended: begin another one")

@@ -14,7 +14,7 @@ import os
 from errno import ECONNRESET, ETIMEDOUT
 from typing import TYPE_CHECKING
 
-from rnic._nic.nic import MR, Machine, Result, not_shared
+from rnic._nic.nic import MR, Result, not_shared
 from rnic.conn.ending import GRACE, Ending
 from rnic.conn.memory import MAX_OPS, Memory
 from rnic.conn.messages import STOPPED, Messages
@@ -37,8 +37,8 @@ from rnic.endpoint import (
     agree,
 )
 from rnic.endpoint.text import printable
-from rnic.enums import AccessFlags, QPState, Transport, WCStatus, WROpcode
 from rnic.enums import EventType as AsyncEventType
+from rnic.enums import QPState, Transport, WCStatus, WROpcode
 from rnic.errors import VerbsError
 from rnic.rdmacm import CmId, ConnParam, EventChannel, EventType
 from rnic.rdmacm import Event as CmEvent
@@ -76,7 +76,7 @@ class Core:
         self.broken: EndpointError | None = None
         """A mistake in rnic that ended the connection."""
         self.error: EndpointError | None = None
-        """What has ended the connection, once a call has been told; None: nothing, or both ends said goodbye."""
+        """What has ended the connection, once a call was told; None: nothing, or both said goodbye."""
         self.released = False
         """release() has begun.  When it is done, `given_back` is true."""
         self.gone = False
@@ -101,7 +101,7 @@ class Core:
             # One descriptor for both: completions, and what the connection manager says.
             self.channel = undo.enter_context(EventChannel(beside=self.comp))
             cm_id.migrate_id(self.channel)
-            self.machine = self._make_machine()
+            self.machine = self.memory.machine(self.qp, self.cq)
             undo.pop_all()
         self.sharing, self.messages, self.end = Sharing(self), Messages(self), Ending(self)
         self._established = False  # the connection manager knows that the peer is ready
@@ -119,27 +119,6 @@ class Core:
         if self.has_streams:
             qp.confirm_stream()
         return qp
-
-    def _make_machine(self) -> Machine:
-        config, memory = self.config, self.memory
-        readable = bool(config.access & AccessFlags.REMOTE_READ)
-        return Machine(
-            self.qp,
-            self.cq,
-            memory.mr,
-            receives=config.receives,
-            receive_size=config.receive_size,
-            send_size=config.send_size,
-            max_regions=config.max_regions,
-            max_message=config.max_message,
-            max_backlog=config.max_backlog,
-            announce=config.announce if readable else None,
-            idle=config.idle_interval,
-            bounces=memory.bounces,
-            sends_at=memory.sends_at,
-            results_at=memory.results_at,
-            spin=config.spin,
-        )
 
     # ------------------------------------------------------------ opening
 
@@ -358,9 +337,8 @@ class Core:
     # ------------------------------------------------------------ work that has failed
 
     def _says_why(self, status: int) -> bool:
-        """Of a queue pair that has failed, one status says why; of a TCP connection that is lost, none does."""
-        silent = (WCStatus.WR_FLUSH_ERR, *((WCStatus.RETRY_EXC_ERR,) if self.has_streams else ()))
-        return status not in silent
+        """Of a queue pair that failed, one status says why; of a TCP connection that is lost, none does."""
+        return status != WCStatus.WR_FLUSH_ERR and not (self.has_streams and status == WCStatus.RETRY_EXC_ERR)
 
     def _failed(self, now: float) -> bool:
         """End the connection: the first status that says why does so, or else the CM; False: later."""

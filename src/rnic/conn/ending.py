@@ -24,7 +24,7 @@ GRACE = 1.0
 
 
 class Ending:
-    """Disconnects and releases a connection.  What the device does not take back yet goes later (let_go())."""
+    """Disconnects and releases a connection; what the device does not take back yet goes later."""
 
     def __init__(self, core: Core) -> None:
         self._core = core

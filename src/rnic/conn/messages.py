@@ -76,14 +76,15 @@ class Messages:
             raise ClosedError("send() after close()")
         if sent == -ENOMEM:
             raise MemoryError
+        length = len(flat(message, "send()"))
         if sent == -EMSGSIZE and self._core.peer is not None:
+            most = self._core.peer.max_message
             raise MessageTooLongError(
-                f"a message of {_length(message)} bytes is longer than {self._core.peer.max_message}, the most the peer takes"
+                f"a message of {length} bytes is longer than {most}, the most the peer takes"
             )
         if sent == -EMSGSIZE:
-            raise MessageTooLongError(
-                f"a raw message of {_length(message)} bytes is longer than send_size {self._core.config.send_size}"
-            )
+            most = self._core.config.send_size
+            raise MessageTooLongError(f"a raw message of {length} bytes is longer than send_size {most}")
         if self._core.peer is None:
             raise ValueError("send(): a raw peer knows no tags")
         raise ValueError(f"send(): the peer speaks version {self._core.version}, which has no tags")
@@ -149,8 +150,3 @@ class Messages:
             raise ValueError(f"recv(): tag {tag}, it can be 0 to 2**64 - 1")
         if tag and not self._core.knows(Capability.TAG):
             raise ValueError("recv(): the peer knows no tags")
-
-
-def _length(message: AnyBuffer) -> int:
-    with memoryview(message) as view:
-        return view.nbytes

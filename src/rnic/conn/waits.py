@@ -51,7 +51,7 @@ class Waits(Face):
         what: str,
         tag: int | None = None,
     ) -> None:
-        """Wait by a call of the machine, for a message perhaps; `over` tells what the machine does not know of."""
+        """Wait by a call of the machine; `over` tells of what the machine does not know.  `tag`: recv()'s."""
         core = self._core
         until = inf if timeout is None else monotonic() + timeout
         core.machine.want(tag is None, () if tag is None else (tag,))

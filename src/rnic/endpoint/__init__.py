@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the two ends of a connection agree on: options, hellos, errors, regions, counts.
 
-What they say to each other is in docs/endpoint-protocol.md, for other programs to speak it too; src/msg says it.
+What they say to each other is in docs/endpoint-protocol.md, for other programs too; src/msg says it.
 """
 
 from rnic.endpoint.config import Config
