@@ -261,7 +261,7 @@ def drawn_rooms() -> dict[str, str]:
     rooms = {"leaves": "leaves", "face": "rnic"}
     rooms |= dict(re.findall(r'^ +(\w+)\["(\w+)/ :', python, re.MULTILINE))
     rooms |= {name: f"nic/{room}" for name, room in re.findall(r'^ +(\w+)\["(\w+)/ :', c, re.MULTILINE)}
-    return rooms | {"nich": "nic.h"}
+    return rooms | {"nich": "nic.h", "msg": "msg"}
 
 
 def drawn_arrows() -> set[tuple[str, str]]:
@@ -292,7 +292,8 @@ def used_by_python() -> set[tuple[str, str]]:
             ("_nic", used) for used in re.findall(r"^from rnic\.(\w+)", path.read_text(), re.MULTILINE)
         }
     joined = {("leaves" if a in LEAVES else a, "leaves" if b in LEAVES else b) for a, b in arrows}
-    return {(a, b) for a, b in joined if a != b} | {("_nic", "nic.h"), *providers()}
+    bound = {("_nic", "nic.h"), ("_nic", "msg"), ("msg", "nic.h")}  # see tests/docs/test_border.py, too
+    return {(a, b) for a, b in joined if a != b} | bound | providers()
 
 
 def used_by_c() -> set[tuple[str, str]]:
@@ -315,6 +316,7 @@ def test_the_picture_has_the_rooms_of_the_code() -> None:
     folders = {p.name for p in PACKAGE.iterdir() if (p / "__init__.py").exists()} - LEAVES
     assert set(drawn_rooms().values()) == folders | {f"nic/{room}" for room in C_ROOMS} | {
         "nic.h",
+        "msg",
         "leaves",
         "rnic",
     }
