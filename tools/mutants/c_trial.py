@@ -31,6 +31,7 @@ PROGRAMS = {
     "names": "lifeline user sockets lane forward steering full owner threads port port_users",
     "mem": "keys kinds remote locked regions rc_access mw placement store hostile qp_state tagged rc_basic "
     "ring threads port",
+    "msg": "msg",
 }
 # What sees those that they miss: random programs by wire and shared memory, and then what takes long.
 IN_USE = ["tests/differential", "-k", "contexts"]
@@ -40,6 +41,7 @@ LONG = {
     "iwarp": "iwarp iwarp_ends",
     "names": "local_processes joining processes gsi",
     "mem": "local local_keys local_two_ways memory_kinds import local_sealed locked_memory windows",
+    "msg": "messages",
 }
 # Processes and threads in real time: on a busy machine one may fail by itself, hardly two in a row.
 TIMED = {"threads", "port", "port_users"}
@@ -58,7 +60,8 @@ class CTrials:
     """What each program takes without a change."""
 
     def sources(self, room: str) -> list[str]:
-        return sorted(str(p.relative_to(self.root)) for p in (self.root / "src/nic" / room).rglob("*.[ch]"))
+        places = (self.root / "src/nic" / room, self.root / "src" / room)
+        return sorted(str(p.relative_to(self.root)) for place in places for p in place.rglob("*.[ch]"))
 
     def changes(self, path: str) -> list[Change]:
         return list(c_changes.changes(path, (self.root / path).read_text()))
@@ -105,7 +108,7 @@ class CTrials:
         ]
         if not run(link, COMPILE):
             return Outcome.NONE
-        room = Path(change.path).parts[2]  # src, nic, the room
+        room = Path(change.path.removeprefix("src/").removeprefix("nic/")).parts[0]
         for name in sorted(PROGRAMS[room].split(), key=lambda name: self.seconds[name]):
             program = self._program(name)
             if self._mentions(program, change.path):
@@ -126,7 +129,7 @@ class CTrials:
 
     def _cc(self, place: Path, *arguments: str) -> bool:
         """Compiles with what is changed; whether that succeeds."""
-        include = [f"-I{place}/changed/src/nic", *self.flags[1:]]
+        include = [f"-I{place}/changed/src/nic", f"-I{place}/changed/src", *self.flags[1:]]
         return run([self.flags[0], *include, *arguments], COMPILE, cwd=self.root)
 
     def _compile(self, change: Change, changed: Path, place: Path) -> set[str] | None:
