@@ -4,16 +4,29 @@
 from __future__ import annotations
 
 import resource
+import select
 import socket
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from errno import ECONNREFUSED, ECONNRESET, ETIMEDOUT
 
 import pytest
 
 from rdmacm.ends import FAST, HASTY, expect, resolve
-from rdmacm.iwarp_peer import DEVICE, HERE, asked, listening, resolved
+from rdmacm.iwarp_peer import (
+    DEVICE,
+    HERE,
+    REQUEST,
+    Stranger,
+    asked,
+    calling,
+    listening,
+    resolved,
+    service_of,
+)
 from rnic import VerbsError
 from rnic.rdmacm import CmId, EventChannel, EventType, create_id
+from rnic.rdmacm.iwcm.line import Line
 from waiting import until
 
 E_ = EventType
@@ -54,6 +67,42 @@ def test_a_refusal_is_explained() -> None:
         )
         with pytest.raises(VerbsError, match="nothing to refuse: the connection is in OVER"):
             server.reject()
+
+
+@contextmanager
+def refused(channel: EventChannel, listener: CmId) -> Iterator[tuple[Stranger, Line]]:
+    """A stranger who has got a refusal, and the line of it at the other end."""
+    with calling(listener.get_src_port()) as stranger:
+        stranger.say(REQUEST)
+        with expect(channel, E_.CONNECT_REQUEST).id as request:
+            request.reject(b"why")
+        answer = stranger.hear_frame()
+        assert answer.rejected
+        assert answer.private_data == b"why"
+        yield stranger, service_of(listener)._leaving[-1]
+
+
+def test_the_end_of_the_stream_does_not_come_with_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else siw takes it for a lost connection."""
+    monkeypatch.setattr("rnic.rdmacm.iwcm.line._LEAVE_NS", 1 << 60)
+    with EventChannel() as channel, listening(channel) as listener:
+        with refused(channel, listener) as (stranger, line):
+            assert select.select([stranger.sock], [], [], 0)[0] == []
+            assert not line.is_done
+        until(lambda: line.is_done, "the stream ends when the peer has closed it")
+
+
+@pytest.mark.parametrize("limit", ["line._LEAVE_NS", "manager._MOST_LEAVING"])
+def test_a_refused_peer_that_stays_is_left(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    """After a time, or when there are more of them."""
+    monkeypatch.setattr("rnic.rdmacm.iwcm.line._LEAVE_NS", 1 << 60)
+    monkeypatch.setattr(f"rnic.rdmacm.iwcm.{limit}", 0)
+    with EventChannel() as channel, listening(channel) as listener:
+        with calling(listener.get_src_port()) as stranger:
+            stranger.say(REQUEST)
+            expect(channel, E_.CONNECT_REQUEST).id.destroy()
+            assert stranger.hear_frame().rejected
+            assert stranger.is_over()
 
 
 def test_requests_that_wait_leave_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,8 +184,8 @@ class IwConnection:
         self._line.startup.send_reject(private_data, monotonic_ns())
         self.service.sent["REJECT"] += 1
         self.phase = Phase.OVER
-        self._line.push()
-        self._line.close()
+        self._line.leave()
+        self._line = None
 
     # ------------------------------------------------------------------ either end
 

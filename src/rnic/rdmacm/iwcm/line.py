@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from rnic.rdmacm.timers import Timer
 
 _ENDS = EPOLLRDHUP | EPOLLHUP | EPOLLERR
+_LEAVE_NS = 1_000_000_000
+"""How long a peer that was refused may take to close its end."""
 
 
 class Owner(Protocol):
@@ -52,6 +54,7 @@ class Line:
         self.is_done = False
         """The socket is closed, or somebody else's."""
         self._watched = 0
+        self._leaves_at: int | None = None
         self._timer: Timer | None = None
 
     def __repr__(self) -> str:
@@ -74,7 +77,7 @@ class Line:
             self._watched = wants
 
     def _set_timer(self) -> None:
-        due = self.startup.deadline
+        due = self._leaves_at or self.startup.deadline
         if self._timer is not None and self._timer.due != due:
             self._timer.cancel()
             self._timer = None
@@ -82,6 +85,9 @@ class Line:
             self._timer = self._service.timers.at(due, self._expire)
 
     def _expire(self, now: int) -> None:
+        if self._leaves_at is not None:
+            self.close()
+            return
         self.startup.timer(now)
         self.push()
 
@@ -90,6 +96,9 @@ class Line:
     def ready(self, events: int) -> None:
         """The socket can be read or written, or has ended."""
         if self.is_done:
+            return
+        if self._leaves_at is not None and events & _ENDS:
+            self.close()
             return
         if self.is_connecting:
             if self._outcome is None and events & (EPOLLOUT | _ENDS):
@@ -169,6 +178,17 @@ class Line:
             self.unwatch()
             self.sock.close()
             self.is_done = True
+
+    def leave(self) -> None:
+        """Write what is to be written; close it when the peer has closed its end, or after a second.
+
+        Linux' siw takes a refusal for a lost connection, without its private data, if the end of the stream
+        comes in the same packet.
+        """
+        self._leaves_at = monotonic_ns() + _LEAVE_NS
+        guests.forget(self)
+        self.push()
+        self._service.leaves(self)
 
     def abort(self) -> None:
         """Close it with a reset. A second call does nothing."""

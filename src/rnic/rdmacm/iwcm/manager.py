@@ -29,6 +29,7 @@ from rnic.wire import PortSpace
 if TYPE_CHECKING:
     from rnic.rdmacm.agent import Agent
     from rnic.rdmacm.cm_id import CmId
+    from rnic.rdmacm.iwcm.line import Line
     from rnic.rdmacm.sockaddr import IP, Inet
     from rnic.verbs.stream import StreamEvent
 
@@ -42,6 +43,7 @@ _SILENCE = {
     "rejects packets to it",
     ENETUNREACH: "there is no route to its network",
 }
+_MOST_LEAVING = 64
 _NO_MPA = (
     "what listens there does not speak iWARP (MPA), or wants what this end does not have: check the port"
 )
@@ -78,6 +80,7 @@ class IwService(Reactor, ConnectionService):
         """Frames of the start-up, by kind."""
         self.retried = 0
         """Peers that were asked again in revision 1."""
+        self._leaving: deque[Line] = deque()
         self._bound: dict[CmId, Bound] = {}
         self._listening: dict[CmId, list[Listening]] = {}
         self._reports: deque[tuple[CmId, Callable[..., None], tuple[Any, ...]]] = deque()
@@ -172,6 +175,12 @@ class IwService(Reactor, ConnectionService):
             claim.sockets.append(sock)
             sockets.listen(sock, "listen")
             listening.append(Listening(self, one, sock, lambda _: self))
+
+    def leaves(self, line: Line) -> None:
+        """A peer was refused, and may close its end; of many the oldest have had their time."""
+        self._leaving.append(line)
+        while self._leaving and (self._leaving[0].is_done or len(self._leaving) > _MOST_LEAVING):
+            self._leaving.popleft().close()
 
     def unlisten(self, one: CmId) -> None:
         """Take no more: peers are refused by the kernel from now on."""
