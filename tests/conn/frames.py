@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SENDs of the endpoint protocol, built byte by byte (docs/endpoint-protocol.md), for peers that say what they like."""
+"""SENDs of the endpoint protocol (docs/endpoint-protocol.md), for peers that say what they like."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ MESSAGE, MORE, CREDIT, SHARE, WITHDRAW, RELEASE, GOODBYE, ABORT, ANNOUNCE, TAKEN
 LAST, TAGGED = 1, 2
 
 
-def frame(kind: int, number: int = 0, body: bytes = b"", flags: int = 0, credits: int = 0) -> bytes:
+def frame(kind: int, number: int = 0, body: bytes = b"", flags: int = 0, refill: int = 0) -> bytes:
     """A header and a body."""
-    return pack(">BBHI", kind, flags, credits, number) + body
+    return pack(">BBHI", kind, flags, refill, number) + body
 
 
 def message(number: int, payload: bytes, total: int | None = None, last: int = LAST) -> bytes:
@@ -36,7 +36,7 @@ def announce(number: int, total: int, addr: int = 0x1000, rkey: int = 7, tag: in
 
 
 TALK = [
-    frame(CREDIT, credits=2),
+    frame(CREDIT, refill=2),
     frame(RELEASE, 1),
     message(0, b"hello"),
     share(1, addr=4096),

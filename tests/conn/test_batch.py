@@ -18,11 +18,10 @@ import numpy
 import pytest
 
 import rnic
-from conn.peers import WAIT
+from conn.peers import SLEEPY, WAIT, ends
 from conn.test_buffers import shared
 from conn.test_ends import pair
 from conn.test_interrupts import InterruptError, Raiser, raisers
-from conn.test_short_way import SLEEPY, ends
 from rnic.endpoint import Config, EndpointError, LostError, Region
 from rnic.enums import AccessFlags
 from rnic.errors import VerbsError

@@ -21,11 +21,10 @@ import numpy
 import pytest
 
 import rnic
-from conn.peers import WAIT
+from conn.peers import SLEEPY, WAIT, ends
 from conn.test_buffers import shared
 from conn.test_ends import pair
 from conn.test_interrupts import InterruptError, Raiser
-from conn.test_short_way import SLEEPY, ends
 from rnic._nic.nic import Hold
 from rnic.conn.device import part_with
 from rnic.conn.pool import MAX_CACHED

@@ -13,9 +13,7 @@ import pytest
 
 import rnic
 import rnic.aio
-from conn.peers import WAIT
-from conn.test_short_way import SLEEPY, ends
-from rnic.aio.pump import Pump
+from conn.peers import SLEEPY, WAIT, ends
 from rnic.endpoint import Config
 from waiting import until
 
