@@ -17,11 +17,13 @@ import rnic
 from conn.peers import HOST, WAIT, peer
 from conn.test_ends import pair
 from rnic import SGE, AccessFlags, SendFlags, SendWR, WROpcode
-from rnic.endpoint import EndpointError, LostError, Region
+from rnic.endpoint import Config, EndpointError, LostError, Region
 from rnic.rdmacm.again import again
 from waiting import until
 
 SIZE = 1 << 20
+QUICK = Config(idle_interval=0.05)
+"""What an end has sent is soon known to be there."""
 
 
 @pytest.fixture(autouse=True)
@@ -140,7 +142,7 @@ def until_it_is_there(one: rnic.Connection) -> None:
 
 def test_a_region_is_closed_when_the_peer_confirms_whoever_waits() -> None:
     memory = bytearray(64)
-    with pair() as (a, b):
+    with pair(QUICK) as (a, b):
         b.send(b"ready")
         assert a.recv(WAIT) == b"ready"
         mine = a.share(memory)
@@ -202,7 +204,7 @@ def test_a_peer_that_never_confirms_is_revoked() -> None:
 
 def test_a_region_that_a_stopped_process_holds_is_closed_later() -> None:
     """EBUSY: the operation, or the withdrawal, waits for it; nobody gets an exception that is not his."""
-    with pair() as (a, b):
+    with pair(Config(idle_interval=None)) as (a, b):  # no probe wakes it
         b.send(b"ready")
         assert a.recv(WAIT) == b"ready"
         mine = a.share(bytearray(64))
@@ -213,7 +215,7 @@ def test_a_region_that_a_stopped_process_holds_is_closed_later() -> None:
             a.withdraw(mine, 0)
         with suppress(TimeoutError):
             b.recv(0.1)
-        a.withdraw(mine, WAIT)
+        a.withdraw(mine, WAIT / 6)
         assert busy.left == 0
 
 
@@ -324,7 +326,7 @@ def test_an_operation_is_not_over_while_its_queue_pair_may_carry_it_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     flushed = False
-    monkeypatch.setattr("rnic.conn.core.is_flushed", lambda _: flushed)
+    monkeypatch.setattr("rnic.conn.ending.is_flushed", lambda _: flushed)
     with pair() as (a, b):
         b.share(bytearray(64))
         remote = a.next_region(WAIT)

@@ -44,3 +44,9 @@ cdef int take_buffer(buffer, Py_buffer *view, int flags, what) except -1:
         PyBuffer_Release(view)
         refuse_references(buffer, what)
     return 0
+
+
+def blank(Py_ssize_t size):
+    """Bytes that nobody has written yet, and where they lie: for a READ to fill before anybody sees them."""
+    found = PyBytes_FromStringAndSize(NULL, size)
+    return found, <uintptr_t>PyBytes_AS_STRING(found)
