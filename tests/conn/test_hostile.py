@@ -10,17 +10,19 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from random import Random
 from struct import unpack_from
+from time import monotonic
 from typing import Any
 
 import pytest
 
 import rnic
+import rnic.aio
 from conn.frames import ABORT, STOP, TAKEN, TALK, announce, frame, message
 from conn.peers import HOST, SMALL, WAIT, descriptors, quiet
 from conn.test_servers import connect, echo, served
 from rdmacm.ends import FAST, IWARP
 from rnic import MR, SGE, QPCap, SendFlags, SendWR, VerbsError, WCStatus, WROpcode
-from rnic.endpoint import AbortedError, RefusedError, VersionError, parse_refusal
+from rnic.endpoint import AbortedError, EndpointError, RefusedError, VersionError, parse_refusal
 from rnic.endpoint.hello import Hello
 from rnic.rdmacm import CmId, ConnParam, EventType, create_id
 from waiting import until
@@ -63,7 +65,7 @@ class Dialled:
 
 
 @contextmanager
-def dialled(server: rnic.Listener, private_data: bytes) -> Iterator[Dialled]:
+def dialled(server: rnic.Listener | rnic.aio.Listener, private_data: bytes) -> Iterator[Dialled]:
     with create_id(timing=FAST) as one:
         one.resolve_addr(None, (HOST, server.port))
         one.resolve_route()
@@ -158,6 +160,38 @@ def test_any_sends_end_their_connection_alone(server: rnic.Listener) -> None:
             sends[-1] = rng.choice([bytes(spoilt), rng.randbytes(rng.randrange(100)), b""])
         with dialled(server, hello) as one, suppress(VerbsError):
             one.post(*sends)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in time", "too late"])
+def test_a_stop_takes_an_announced_message_back_unless_it_is_too_late(late: bool) -> None:
+    """In time: it has not been READ, as the backlog has no room for it and nobody waits."""
+
+    def take(conn: rnic.Connection) -> None:
+        if not late:
+            until(lambda: conn._core.pump(monotonic()) or told, "the peer hears that it is taken back")
+        got.append(conn.recv(WAIT))
+        if late:
+            got.append(conn.recv(WAIT))
+        with suppress(EndpointError):
+            conn.recv(WAIT)
+
+    got, told = list[bytes](), list[bytes]()
+    data = bytes(range(100)) * 200
+    with (
+        served(take) as server,
+        dialled(server, HELLO_2) as one,
+        one.one.reg_read(bytearray(data)) as region,
+    ):
+        one.post(announce(0, len(data), region.addr, region.rkey))
+        if late:
+            told.append(one.hear())
+        one.post(frame(STOP))
+        if not late:
+            told.append(one.hear())
+        one.post(message(1, b"behind it"))
+        until(lambda: len(got) == 1 + late, "the messages")
+    assert got == [data, b"behind it"][not late :]
+    assert told == [frame(TAKEN, refill=1 if late else 2)]
 
 
 @pytest.mark.parametrize("text", [b"\x1b[2J\xff bye\n", b"\x00" * 60, b""])
