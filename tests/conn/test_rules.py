@@ -64,7 +64,12 @@ def hello(receives: int, receive_size: int = 2048) -> bytes:
 
 def pumped(conn: rnic.Connection, is_so: Callable[[], object]) -> None:
     """The end does what it can, and no call waits, until something is so."""
-    until(lambda: conn._core.pump(monotonic()) or is_so(), "it comes")
+
+    def look() -> object:
+        conn._core.pump(monotonic())
+        return is_so()
+
+    until(look, "it comes")
 
 
 # ---------------------------------------------------------------- credits

@@ -326,6 +326,6 @@ def test_tasks_get_long_messages_in_the_order_of_their_calls() -> None:
                     one.post(more(number, letter, last=n == MANY + 8))
             async with asyncio.timeout(WAIT):
                 got = await asyncio.gather(conn.recv(), conn.recv())
-            assert got == [b"1" * (MANY + 10), b"2" * (MANY + 10)]
+            assert list(got) == [b"1" * (MANY + 10), b"2" * (MANY + 10)]
 
     asyncio.run(main())
