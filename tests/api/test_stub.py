@@ -15,7 +15,7 @@ from rnic._nic import nic
 
 SOURCE = Path(__file__).parents[2] / "src/rnic/_nic/nic.pyi"
 INSTALLED = Path(nic.__file__).with_name("nic.pyi")
-INTERNAL = {"Courier", "Ledger", "PerfEnd"}  # no names of rnic: their attributes need not say what they are
+INTERNAL = {"PerfEnd"}  # no names of rnic: their attributes need not say what they are
 Documented = ast.ClassDef | ast.FunctionDef
 
 

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that hold the other end of a connection."""
+"""Other ends of connections: in another process, or in the same loop."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 import rnic
+import rnic.aio
 import rnic.endpoint.config
 import rnic.endpoint.hello
 from forked import FORKS
@@ -23,6 +25,8 @@ from waiting import until
 HOST = "127.0.0.1"
 WAIT = 180.0  # seconds that only a hang takes
 SMALL = Config(receive_size=2048, send_size=2048, receives=8, max_backlog=8192)
+SLEEPY = Config(spin=0)
+"""Who waits sleeps at once."""
 Serve = Callable[..., None]
 
 
@@ -55,10 +59,48 @@ def peer(
         ours.close()
 
 
+@asynccontextmanager
+async def ends(
+    config: Config | None = None, of_b: Config | None = None
+) -> AsyncIterator[tuple[rnic.aio.Connection, rnic.aio.Connection]]:
+    """Both ends in the running loop; they are given back however the test ends.
+
+    `of_b`: the options of b, if it has others.
+    """
+    async with rnic.aio.listen(HOST, 0, config=of_b or config) as server:
+        calling = asyncio.create_task(rnic.aio.connect(HOST, server.port, config=config))
+        b = await server.accept()
+        a = await calling
+    try:
+        yield a, b
+    finally:
+        await asyncio.gather(a.abort(), b.abort())
+
+
+def settle(a: rnic.Connection, b: rnic.Connection) -> None:
+    """A message each way."""
+    a.send(b"hello", WAIT)
+    assert b.recv(WAIT) == b"hello"
+    b.send(b"hello", WAIT)
+    assert a.recv(WAIT) == b"hello"
+
+
 def speak(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """This process speaks no newer version of the endpoint protocol."""
     for module in (rnic.endpoint.config, rnic.endpoint.hello):
         monkeypatch.setattr(module, "VERSIONS", (1, version))
+
+
+def apart(call: Callable[[], None]) -> None:
+    """Call a function of a module in a process of its own, which has to end well."""
+    process = FORKS.Process(target=call)
+    process.start()
+    try:
+        process.join(WAIT)
+        assert process.exitcode == 0
+    finally:
+        process.kill()
+        process.join()
 
 
 def descriptors() -> int:

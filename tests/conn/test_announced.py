@@ -13,8 +13,8 @@ import pytest
 import rnic
 import rnic.aio
 from conn.peers import HOST, WAIT, peer, speak
+from conn.peers import ends as ends_of
 from conn.test_ends import pair, together
-from conn.test_short_way import ends as short_way_ends
 from rnic.endpoint import AbortedError, Config, EndpointError, LostError
 from rnic.enums import AccessFlags
 
@@ -28,7 +28,7 @@ NO_READ = AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_ATOMIC
 def ends(
     config: Config = ALL,
 ) -> AbstractAsyncContextManager[tuple[rnic.aio.Connection, rnic.aio.Connection]]:
-    return short_way_ends(config)
+    return ends_of(config)
 
 
 def sends(conn: rnic.Connection) -> int:

@@ -14,10 +14,9 @@ import numpy
 import pytest
 
 import rnic
-from conn.peers import WAIT
+from conn.peers import WAIT, ends
 from conn.test_buffers import shared
 from conn.test_ends import pair
-from conn.test_short_way import ends
 from rnic.conn.arrays import Layout, describe
 from rnic.endpoint import Region
 from rnic.enums import AccessFlags

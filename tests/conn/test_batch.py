@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches: many operations and one wait, in order, whatever way they take and however many they are."""
+"""Batches: many operations and one wait, in order, however many they are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -18,11 +18,10 @@ import numpy
 import pytest
 
 import rnic
-from conn.peers import WAIT
+from conn.peers import SLEEPY, WAIT, ends
 from conn.test_buffers import shared
 from conn.test_ends import pair
 from conn.test_interrupts import InterruptError, Raiser, raisers
-from conn.test_short_way import SLEEPY, ends
 from rnic.endpoint import Config, EndpointError, LostError, Region
 from rnic.enums import AccessFlags
 from rnic.errors import VerbsError
@@ -32,21 +31,13 @@ SIZE = 1 << 20
 MANY = 1000
 
 
-@contextmanager
-def long_way(conn: rnic.Connection | rnic.aio.Connection, is_long: bool) -> Iterator[None]:
-    """The short way is shut from now on."""
-    yield
-
-
-@pytest.fixture(params=[(None, False), (SLEEPY, False), (None, True)], ids=["short", "sleepy", "long"])
+@pytest.fixture(params=[None, SLEEPY], ids=["looks", "sleeps"])
 def both(request: pytest.FixtureRequest) -> Iterator[tuple[rnic.Connection, bytearray, Region]]:
     """A connection, and memory of its peer's."""
-    config, is_long = request.param
-    with pair(config) as (a, b):
+    with pair(request.param) as (a, b):
         memory = bytearray(random.Random(1).randbytes(SIZE))
         remote = shared(a, b, memory)
-        with long_way(a, is_long):
-            yield a, memory, remote
+        yield a, memory, remote
 
 
 def test_many_reads_of_all_sizes_fill_their_buffers(both: tuple[rnic.Connection, bytearray, Region]) -> None:
@@ -220,14 +211,12 @@ def test_a_region_that_grants_less_is_refused() -> None:
         assert local == b"stable"
 
 
-@pytest.mark.parametrize("is_long", [False, True])
-def test_the_operation_that_failed_is_named_and_the_others_are_not_touched(is_long: bool) -> None:
+def test_the_operation_that_failed_is_named_and_the_others_are_not_touched() -> None:
     with pair() as (a, b):
         memory = bytearray(64)
         remote = shared(a, b, memory)
         gone = Region(99, remote.addr, remote.length, remote.rkey, remote.access)
         with (
-            long_way(a, is_long),
             pytest.raises(ValueError, match="region 99 is not shared by the peer") as caught,
             a.batch(WAIT) as batch,
         ):
@@ -243,15 +232,13 @@ def test_the_operation_that_failed_is_named_and_the_others_are_not_touched(is_lo
         a.write(b"on", remote, timeout=WAIT)
 
 
-@pytest.mark.parametrize("is_long", [False, True])
-def test_an_operation_that_ends_the_connection_fails_those_behind_it(is_long: bool) -> None:
+def test_an_operation_that_ends_the_connection_fails_those_behind_it() -> None:
     with pair() as (a, b):
         memory = bytearray(64)
         remote = shared(a, b, memory)
         wrong = shared(a, b, bytearray(64))
         b._core.sharing._shared[wrong.id].close()  # without a word
         with (
-            long_way(a, is_long),
             pytest.raises(LostError, match="REM_ACCESS_ERR") as caught,
             a.batch(WAIT) as batch,
         ):
@@ -286,29 +273,27 @@ def test_an_exception_inside_leaves_the_block_at_once() -> None:
 
 
 @pytest.mark.usefixtures("unheard_finalisers")
-@pytest.mark.parametrize("is_long", [False, True])
-def test_a_batch_that_is_interrupted_carries_out_each_operation_at_most_once(is_long: bool) -> None:
+def test_a_batch_that_is_interrupted_carries_out_each_operation_at_most_once() -> None:
     with pair(Config(spin=0)) as (a, b):
         memory = bytearray(SIZE)
         remote = shared(a, b, memory)
         total, most, raised = 0, 0, 0
-        with long_way(a, is_long):
-            for raiser in (*map(Raiser, range(1, 60)), *raisers()):
-                local = np.zeros(5000, "u1")
-                memory[8:5008] = bytes([raiser.left % 256]) * 5000
-                most += 20
-                try:
-                    raiser.call(partial(adds_and_a_read, a, remote, local))
-                    total += 20
-                    assert local.tobytes() == memory[8:5008]
-                except InterruptError:
-                    pass
-                except TypeError as error:
-                    # With a profiler that raises as a call begins, CPython may call what lies beside it.
-                    assert "'traceback' object is not callable" in str(error)  # noqa: PT017
-                raised += raiser.left == 0
-                assert total <= a.fetch_add(remote, 0, timeout=WAIT) <= most, raiser.at
-                assert not a._core.machine.operates, raiser.at
+        for raiser in (*map(Raiser, range(1, 60)), *raisers()):
+            local = np.zeros(5000, "u1")
+            memory[8:5008] = bytes([raiser.left % 256]) * 5000
+            most += 20
+            try:
+                raiser.call(partial(adds_and_a_read, a, remote, local))
+                total += 20
+                assert local.tobytes() == memory[8:5008]
+            except InterruptError:
+                pass
+            except TypeError as error:
+                # With a profiler that raises as a call begins, CPython may call what lies beside it.
+                assert "'traceback' object is not callable" in str(error)  # noqa: PT017
+            raised += raiser.left == 0
+            assert total <= a.fetch_add(remote, 0, timeout=WAIT) <= most, raiser.at
+            assert not a._core.machine.operates, raiser.at
         assert raised > 10
         assert not a._core.machine.busy
 
@@ -324,10 +309,9 @@ def test_after_a_timeout_what_was_posted_goes_on() -> None:
     with pair() as (a, b):
         memory = bytearray(SIZE)
         remote = shared(a, b, memory)
-        with long_way(a, True):
-            with pytest.raises(TimeoutError, match="batch: not within 0 s"), a.batch(0) as batch:
-                results = [batch.fetch_add(remote, 1) for _ in range(10)]
-            a.write(b"x", remote, 100, timeout=WAIT)
+        with pytest.raises(TimeoutError, match="batch: not within 0 s"), a.batch(0) as batch:
+            results = [batch.fetch_add(remote, 1) for _ in range(10)]
+        a.write(b"x", remote, 100, timeout=WAIT)
         assert [one.result() for one in results] == list(range(10))
 
 
@@ -494,9 +478,6 @@ def test_random_batches_do_what_a_model_does(config: Config | None) -> None:
         model = Model(a, shared(a, b, memory), memory, rng)
         for _ in range(30):
             model.run(rng.choice((1, 5, 63, 64, 65, 200)))
-            assert memory == model.memory
-        with long_way(a, True):
-            model.run(100)
             assert memory == model.memory
 
 

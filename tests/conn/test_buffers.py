@@ -7,7 +7,12 @@ import array
 import asyncio
 import ctypes
 import mmap
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
 from typing import Any, cast
 
 import numpy as np
@@ -197,7 +202,8 @@ def test_a_buffer_keeps_its_size_while_an_operation_waits() -> None:
         op = a._core.rdma(WROpcode.RDMA_WRITE, local, remote, 0)
         with pytest.raises(BufferError):
             local.append(0)
-        del op
+        while not op.done:
+            a._core.pump(monotonic())
         local.append(0)
         with pytest.raises(ValueError, match="9 bytes at 0 are beyond"):
             a.write(local, remote)
@@ -336,3 +342,36 @@ def test_what_is_no_buffer_is_named_with_the_cure(
             call(a, remote)
         a.send(b"lives")
         assert b.recv(WAIT) == b"lives"
+
+
+CHANGES = """
+import asyncio
+from conn.peers import ends
+from rnic.endpoint import Config
+
+async def main():
+    config = Config(receive_size=16384, send_size=16384, max_backlog=1 << 30, announce=None)
+    async with ends(config) as (a, b):
+        message = bytearray(3_000_000)
+        coming = asyncio.create_task(b.recv())
+        going = asyncio.create_task(a.send(message))
+        while not a.statistics().queued:
+            await asyncio.sleep(0)
+        try:
+            {change}
+        except BufferError:
+            print("refused")
+        await going
+        assert len(await coming) == 3_000_000
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("change", ["message.clear()", "message.extend(b'more')", "del message[1000:]"])
+def test_a_buffer_that_is_being_sent_keeps_its_size(change: str) -> None:
+    """BufferError for who tries; not a crash, nor a connection that ends."""
+    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    program = [sys.executable, "-c", CHANGES.format(change=change)]
+    done = subprocess.run(program, timeout=WAIT, capture_output=True, check=False, env=path)
+    assert (done.returncode, done.stdout) == (0, b"refused\n"), done.stderr.decode()[-600:]

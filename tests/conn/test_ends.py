@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,8 +14,8 @@ from dataclasses import fields
 import pytest
 
 import rnic
-from conn.peers import HOST, SMALL, WAIT, descriptors, peer, quiet, speak
-from rnic.endpoint import AbortedError, ClosedError, Config, NoHelloError, RefusedError
+from conn.peers import HOST, SMALL, WAIT, descriptors, peer, quiet, settle, speak
+from rnic.endpoint import AbortedError, ClosedError, Config, EndpointError, NoHelloError, RefusedError
 from rnic.rdmacm import ConnParam, EventChannel, EventType, create_id
 from waiting import times_out, until
 
@@ -155,6 +157,44 @@ def test_after_close_every_call_says_so() -> None:
         for call in (lambda: a.send(b""), a.recv, a.next_region, lambda: a.share(bytearray(1))):
             with pytest.raises((ClosedError, EOFError)):
                 call()
+
+
+def test_what_the_peer_has_not_confirmed_is_undelivered() -> None:
+    with pair() as (a, b):
+        settle(a, b)
+        for _ in range(3):
+            a.send(b"to nobody", WAIT)
+        a.hang_up()
+        with pytest.raises(EndpointError):
+            a.recv(WAIT)
+        assert 3 <= a.undelivered <= 4  # perhaps also the first: short messages complete in groups
+
+
+# They are silent: what threads print when the interpreter ends may end in abort(), as streams have locks.
+LEAVES = """
+import threading, time, rnic
+accepted = []
+with rnic.listen("127.0.0.1", 0) as server:
+    thread = threading.Thread(target=lambda: accepted.append(server.accept(60)))
+    thread.start()
+    a = rnic.connect("127.0.0.1", server.port)
+    thread.join()
+def repeat(call):
+    try:
+        while True:
+            call()
+    except Exception:
+        pass
+for one in (lambda: a.send(bytes(100)), lambda: accepted[0].recv()):
+    threading.Thread(target=repeat, args=(one,), daemon=True).start()
+time.sleep(0.1)
+"""
+
+
+def test_a_program_ends_while_its_daemon_threads_talk() -> None:
+    for _ in range(8):
+        done = subprocess.run([sys.executable, "-c", LEAVES], timeout=WAIT, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr.decode()
 
 
 def test_nobody_listens() -> None:

@@ -7,25 +7,31 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from random import Random
 from struct import unpack_from
+from time import monotonic
 from typing import Any
 
 import pytest
 
 import rnic
+import rnic.aio
+from conn.frames import ABORT, STOP, TAKEN, TALK, announce, frame, message
 from conn.peers import HOST, SMALL, WAIT, descriptors, quiet
 from conn.test_servers import connect, echo, served
-from endpoint.test_hostile import TRAFFIC, message
 from rdmacm.ends import FAST, IWARP
 from rnic import MR, SGE, QPCap, SendFlags, SendWR, VerbsError, WCStatus, WROpcode
-from rnic.endpoint import RefusedError, VersionError, parse_refusal
+from rnic.endpoint import AbortedError, EndpointError, RefusedError, VersionError, parse_refusal
 from rnic.endpoint.hello import Hello
 from rnic.rdmacm import CmId, ConnParam, EventType, create_id
 from waiting import until
 
 CASES = 1500 if os.environ.get("RNIC_SOAK") else 60
 HELLO = Hello(1, 1, SMALL.access, SMALL.receive_size, SMALL.receives, 4, 1 << 16).emit()
+HELLO_2 = replace(SMALL, max_regions=4, max_message=1 << 16).hello().emit()
+NEWER = [announce(0, 100), announce(1, 1 << 14, tag=5), frame(TAKEN), frame(STOP), frame(STOP, 1)]
+"""SENDs of version 2."""
 RECEIVES = 32
 ROOM = 4096
 
@@ -59,7 +65,7 @@ class Dialled:
 
 
 @contextmanager
-def dialled(server: rnic.Listener, private_data: bytes) -> Iterator[Dialled]:
+def dialled(server: rnic.Listener | rnic.aio.Listener, private_data: bytes) -> Iterator[Dialled]:
     with create_id(timing=FAST) as one:
         one.resolve_addr(None, (HOST, server.port))
         one.resolve_route()
@@ -145,13 +151,70 @@ def test_any_hello_is_taken_or_refused_in_words(server: rnic.Listener) -> None:
 def test_any_sends_end_their_connection_alone(server: rnic.Listener) -> None:
     for seed in range(CASES // 2):
         rng = Random(seed)
-        sends = [rng.choice([*TRAFFIC, message(0, b"hello")]) for _ in range(rng.randrange(1, 6))]
+        hello = rng.choice([HELLO, HELLO_2])
+        known = [*TALK, message(0, b"hello"), *(NEWER if hello is HELLO_2 else [])]
+        sends = [rng.choice(known) for _ in range(rng.randrange(1, 6))]
         if rng.random() < 0.7:
             spoilt = bytearray(sends[-1])
             spoilt[rng.randrange(len(spoilt))] = rng.randrange(256)
             sends[-1] = rng.choice([bytes(spoilt), rng.randbytes(rng.randrange(100)), b""])
-        with dialled(server, HELLO) as one, suppress(VerbsError):
+        with dialled(server, hello) as one, suppress(VerbsError):
             one.post(*sends)
+
+
+def pumped(conn: rnic.Connection) -> bool:
+    """The end has done what it can, and no call waits."""
+    conn._core.pump(monotonic())
+    return True
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in time", "too late"])
+def test_a_stop_takes_an_announced_message_back_unless_it_is_too_late(late: bool) -> None:
+    """In time: it has not been READ, as the backlog has no room for it and nobody waits."""
+
+    def take(conn: rnic.Connection) -> None:
+        if not late:
+            until(lambda: pumped(conn) and told, "the peer hears that it is taken back")
+        got.append(conn.recv(WAIT))
+        if late:
+            got.append(conn.recv(WAIT))
+        with suppress(EndpointError):
+            conn.recv(WAIT)
+
+    got, told = list[bytes](), list[bytes]()
+    data = bytes(range(100)) * 200
+    with (
+        served(take) as server,
+        dialled(server, HELLO_2) as one,
+        one.one.reg_read(bytearray(data)) as region,
+    ):
+        one.post(announce(0, len(data), region.addr, region.rkey))
+        if late:
+            told.append(one.hear())
+        one.post(frame(STOP))
+        if not late:
+            told.append(one.hear())
+        one.post(message(1, b"behind it"))
+        until(lambda: len(got) == 1 + late, "the messages")
+    assert got == [data, b"behind it"][not late :]
+    assert told == [frame(TAKEN, refill=1 if late else 2)]
+
+
+@pytest.mark.parametrize("text", [b"\x1b[2J\xff bye\n", b"\x00" * 60, b""])
+def test_what_an_abort_says_is_shown_without_what_a_terminal_obeys(text: bytes) -> None:
+    raised: list[AbortedError] = []
+
+    def hear(conn: rnic.Connection) -> None:
+        with pytest.raises(AbortedError) as caught:
+            conn.recv(WAIT)
+        raised.append(caught.value)
+
+    with served(hear) as server, dialled(server, HELLO) as one:
+        one.post(frame(ABORT, 99, text))
+        until(lambda: bool(raised), "it is heard")
+    assert raised[0].reason == 99
+    assert str(raised[0]).startswith("the peer aborted the connection: ")
+    assert str(raised[0]).isprintable()
 
 
 def test_a_send_that_is_longer_than_the_receives(server: rnic.Listener) -> None:

@@ -21,8 +21,9 @@ from typing import Any
 import pytest
 
 import rnic
-from conn.peers import HOST, WAIT, descriptors, quiet
+from conn.peers import HOST, SLEEPY, WAIT, descriptors, ends, quiet, settle
 from conn.test_ends import pair
+from rnic.aio.pump import Pump
 from rnic.endpoint import Config, EndpointError
 from rnic.rdmacm.registry import registry
 
@@ -324,6 +325,77 @@ def test_a_signal_that_raises_again_and_again() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     print(f"{interrupted} calls were interrupted")
+
+
+@contextmanager
+def handled(handler: Callable[..., None]) -> Iterator[None]:
+    """A signal comes meanwhile, in 50 ms."""
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), TimeoutError("of the handler")], ids=repr)
+def test_a_signal_ends_a_recv_that_sleeps_and_takes_no_message(error: BaseException) -> None:
+    def raises(*_: object) -> None:
+        raise error
+
+    with pair(SLEEPY) as (a, b):
+        settle(a, b)
+        with handled(raises), pytest.raises(type(error)) as caught:
+            a.recv(WAIT)
+        assert caught.value is error
+        settle(a, b)
+
+
+def test_a_handler_cannot_take_the_message_of_the_call_that_it_interrupts() -> None:
+    def meddles(*_: object) -> None:
+        with pytest.raises(RuntimeError, match=r"while recv.. of this connection runs.*handler of a signal"):
+            a.recv(0)
+        refused.append(True)
+        b.send(b"one", WAIT)
+
+    refused: list[bool] = []
+    with pair(SLEEPY) as (a, b):
+        settle(a, b)
+        with handled(meddles):
+            assert a.recv(WAIT) == b"one"
+        assert refused
+        settle(a, b)
+
+
+@pytest.mark.parametrize("size", [1, 100_000])
+def test_what_interrupts_the_wake_up_of_a_task_loses_nothing(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine: list[Pump] = []
+    whole = Pump.run
+
+    def run(pump: Pump) -> None:
+        if pump in mine:
+            mine.remove(pump)
+            raise InterruptedError
+        whole(pump)
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        async with ends(Config(spin=0, idle_interval=None)) as (a, b):
+            tasks = [asyncio.create_task(a.recv()) for _ in range(2)]
+            while len(a._pump.messages) < 2:
+                await asyncio.sleep(0)
+            mine.append(a._pump)
+            for number in range(2):
+                await b.send(bytes([number]) * size)
+            for number, task in enumerate(tasks):
+                assert await asyncio.wait_for(task, WAIT) == bytes([number]) * size
+            assert not mine
+
+    monkeypatch.setattr(Pump, "run", run)
+    asyncio.run(main())
 
 
 def test_the_asyncio_face_goes_on_after_an_exception() -> None:

@@ -20,8 +20,9 @@ from conn.test_loss import REGION, exchange
 from rdmacm.ends import all_quiet
 from rdmacm.mortal import mortal
 from rnic import Faults
-from rnic.conn.core import SILENT, Core
-from rnic.endpoint import AbortedError, EndpointError, LostError
+from rnic.conn.core import SILENT
+from rnic.conn.ending import Ending
+from rnic.endpoint import AbortedError, EndpointError, LostError, State
 from rnic.rdmacm import Event, EventChannel
 from rnic.rdmacm.iwcm.connection import IwConnection
 from rnic.rdmacm.registry import registry
@@ -148,14 +149,15 @@ def test_a_connection_has_not_ended_before_somebody_has_seen_whether_its_peer_ha
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen: list[bool] = []
-    wind_up = Core._wind_up
+    wind_up = Ending.wind_up
 
-    def note(core: Core, now: float) -> None:
-        if core.state in (State.CLOSED, State.FAILED) and core.end.linger_by is None:
+    def note(end: Ending, now: float) -> None:
+        core = end._core
+        if core.state in (State.CLOSED, State.FAILED) and end.linger_by is None:
             seen.append(core.finished)
-        wind_up(core, now)
+        wind_up(end, now)
 
-    monkeypatch.setattr(Core, "_wind_up", note)
+    monkeypatch.setattr(Ending, "wind_up", note)
     with pair() as ends, ThreadPoolExecutor(2) as pool:
         for closing in [pool.submit(end.close, WAIT) for end in ends]:
             closing.result(WAIT)

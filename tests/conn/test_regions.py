@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -14,14 +16,16 @@ from time import monotonic
 import pytest
 
 import rnic
-from conn.peers import HOST, WAIT, peer
+from conn.peers import HOST, SLEEPY, WAIT, peer, settle
 from conn.test_ends import pair
 from rnic import SGE, AccessFlags, SendFlags, SendWR, WROpcode
-from rnic.endpoint import EndpointError, LostError, Region
+from rnic.endpoint import Config, EndpointError, LostError, Region
 from rnic.rdmacm.again import again
 from waiting import until
 
 SIZE = 1 << 20
+QUICK = Config(idle_interval=0.05)
+"""What an end has sent is soon known to be there."""
 
 
 @pytest.fixture(autouse=True)
@@ -140,7 +144,7 @@ def until_it_is_there(one: rnic.Connection) -> None:
 
 def test_a_region_is_closed_when_the_peer_confirms_whoever_waits() -> None:
     memory = bytearray(64)
-    with pair() as (a, b):
+    with pair(QUICK) as (a, b):
         b.send(b"ready")
         assert a.recv(WAIT) == b"ready"
         mine = a.share(memory)
@@ -202,7 +206,7 @@ def test_a_peer_that_never_confirms_is_revoked() -> None:
 
 def test_a_region_that_a_stopped_process_holds_is_closed_later() -> None:
     """EBUSY: the operation, or the withdrawal, waits for it; nobody gets an exception that is not his."""
-    with pair() as (a, b):
+    with pair(Config(idle_interval=None)) as (a, b):  # no probe wakes it
         b.send(b"ready")
         assert a.recv(WAIT) == b"ready"
         mine = a.share(bytearray(64))
@@ -213,7 +217,7 @@ def test_a_region_that_a_stopped_process_holds_is_closed_later() -> None:
             a.withdraw(mine, 0)
         with suppress(TimeoutError):
             b.recv(0.1)
-        a.withdraw(mine, WAIT)
+        a.withdraw(mine, WAIT / 6)
         assert busy.left == 0
 
 
@@ -324,7 +328,7 @@ def test_an_operation_is_not_over_while_its_queue_pair_may_carry_it_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     flushed = False
-    monkeypatch.setattr("rnic.conn.core.is_flushed", lambda _: flushed)
+    monkeypatch.setattr("rnic.conn.ending.is_flushed", lambda _: flushed)
     with pair() as (a, b):
         b.share(bytearray(64))
         remote = a.next_region(WAIT)
@@ -364,6 +368,86 @@ class Busy:
             self.left -= 1
             raise rnic.VerbsError(EBUSY, "a process is stopped in the middle of a copy", "dereg_mr")
         self._mr.close()
+
+
+# ---------------------------------------------------------------- beside messages; below signals
+
+
+@pytest.mark.parametrize("config", [None, SLEEPY], ids=["looks", "sleeps"])
+def test_operations_and_messages_do_not_mix(config: Config | None) -> None:
+    rng = random.Random(3)
+    memory, mirror = bytearray(1 << 16), bytearray(1 << 16)
+    with pair(config) as (a, b):
+        b.share(memory)
+        region = a.next_region(WAIT)
+        sent: list[bytes] = []
+        for _ in range(400):
+            match rng.randrange(5):
+                case 0:
+                    length, at = rng.choice([0, 1, 64, 16384, 16385, 30000]), rng.randrange(1 << 15)
+                    mirror[at : at + length] = data = rng.randbytes(length)
+                    a.write(data, region, at, timeout=WAIT)
+                case 1:
+                    length, at = rng.choice([0, 1, 64, 16384, 16385, 30000]), rng.randrange(1 << 15)
+                    found = bytearray(length)
+                    a.read(found, region, at, timeout=WAIT)
+                    assert found == mirror[at : at + length]
+                case 2:
+                    at, more = rng.randrange(1 << 12) * 8, rng.randrange(1 << 64)
+                    before = int.from_bytes(mirror[at : at + 8], "little")
+                    assert a.fetch_add(region, more, at, timeout=WAIT) == before
+                    mirror[at : at + 8] = ((before + more) % (1 << 64)).to_bytes(8, "little")
+                case 3 if len(sent) < 3:
+                    sent.append(rng.randbytes(rng.choice([1, 100, 20000])))
+                    b.send(sent[-1], WAIT)
+                case _ if sent:
+                    assert a.recv(WAIT) == sent.pop(0)
+        assert memory == mirror
+
+
+@pytest.mark.parametrize("offset", [-1, 57, (1 << 63) - 8, (1 << 63) - 1, 1 << 70])
+def test_what_lies_beyond_the_region_is_refused_here(offset: int) -> None:
+    with pair() as (a, b):
+        b.share(bytearray(64))
+        region = a.next_region(WAIT)
+        with pytest.raises(ValueError, match="are beyond region"):
+            a.read(bytearray(8), region, offset)
+        settle(a, b)
+
+
+def lends(conn: rnic.Connection) -> None:
+    conn.share(bytearray(8))
+    with pytest.raises(EOFError):
+        conn.recv(WAIT)
+
+
+def test_a_second_thread_that_is_refused_repeats_nothing() -> None:
+    """The call that runs, whose operation takes long, has been posted, and is not posted once more."""
+
+    def meddle() -> None:
+        while not over:
+            if a._core.machine.busy:
+                with suppress(RuntimeError):
+                    a.fetch_add(region, 0)
+
+    with peer(lends) as (port, process), rnic.connect(HOST, port, config=Config(spin=0.001)) as a:
+        assert process.pid is not None
+        region, over = a.next_region(WAIT), False
+        thread = threading.Thread(target=meddle)
+        thread.start()
+        done = 0
+        for _ in range(30):
+            os.kill(process.pid, signal.SIGSTOP)
+            later = threading.Timer(0.02, os.kill, (process.pid, signal.SIGCONT))
+            later.start()
+            while later.is_alive():
+                with suppress(RuntimeError):
+                    a.fetch_add(region, 1)
+                    done += 1
+            later.join()
+        over = True
+        thread.join(WAIT)
+        assert a.fetch_add(region, 0) == done
 
 
 # ---------------------------------------------------------------- notice of what is withdrawn

@@ -124,6 +124,30 @@ def test_calls_that_never_wait_leave_the_loop_to_others() -> None:
         run(main(port))
 
 
+def test_a_long_message_leaves_the_loop_to_others() -> None:
+    message = bytes(8 << 20)
+    config = Config(announce=None, receive_size=16384, send_size=16384)
+
+    async def main() -> None:
+        async with two(config) as (a, b):
+            turns = 0
+
+            async def beside() -> None:
+                nonlocal turns
+                while True:
+                    await asyncio.sleep(0)
+                    turns += 1
+
+            task = asyncio.create_task(beside())
+            coming = asyncio.create_task(b.recv())
+            await a.send(message)
+            assert await coming == message
+            task.cancel()
+            assert turns >= len(message) // (config.send_size * 64)  # one each 64 pieces
+
+    run(main())
+
+
 def test_operations_that_never_wait_leave_the_loop_to_others() -> None:
     async def main() -> None:
         async with two() as (a, b):

@@ -14,8 +14,8 @@ import rnic
 from conn.peers import WAIT, speak
 from conn.test_announced import ends
 from conn.test_ends import pair, together
-from rnic.records import replace
 from rnic.endpoint import Config
+from rnic.records import replace
 
 TINY = Config(receive_size=64, send_size=64, receives=4, max_backlog=4096, announce=None)
 CONFIGS = [None, TINY, Config(announce=100)]

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import random
 import resource
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -19,15 +18,16 @@ import pytest
 
 import rnic
 import rnic.aio
-import rnic.conn.rendezvous
-from conn.peers import HOST, WAIT, peer, speak
+from conn.frames import announce
+from conn.peers import HOST, WAIT, apart, peer, speak
+from conn.peers import ends as ends_of
 from conn.test_announced import ALL, ends
 from conn.test_ends import pair, together
-from rnic._nic import nic
-from rnic.conn import device
-from rnic.conn.rendezvous import FetchOp
-from rnic.endpoint import AbortedError, Config, LostError, Protocol, ProtocolError
-from rnic.enums import AccessFlags
+from conn.test_hostile import dialled
+from conn.test_servers import served
+from rnic.conn import sync
+from rnic.conn.messages import put
+from rnic.endpoint import AbortedError, Config, LostError, ProtocolError
 from waiting import until
 
 BIG = random.Random(2).randbytes(100_000)
@@ -75,10 +75,9 @@ async def waiting_into(conn: rnic.aio.Connection, buffer: bytearray) -> asyncio.
     return task
 
 
-def protocol_of(conn: rnic.Connection | rnic.aio.Connection) -> Protocol:
-    protocol = conn._core.protocol
-    assert isinstance(protocol, Protocol)
-    return protocol
+def here(conn: rnic.Connection | rnic.aio.Connection) -> int:
+    """How many messages have come and wait."""
+    return len(conn._core.machine.tags())
 
 
 def pump(conn: rnic.Connection) -> bool:
@@ -110,9 +109,9 @@ def test_a_cancelled_buffer_is_free_though_a_further_message_has_come() -> None:
         async with ends() as (a, b):
             buffer = bytearray(len(BIG))
             waits = await waiting_into(b, buffer)
-            a._core.send(BIG, 0)
-            a._core.send(b"second", 0)
-            pumped(a, b, lambda: len(protocol_of(b)._inbox) == 1)
+            a._core.messages.send(BIG, 0)
+            a._core.messages.send(b"second", 0)
+            pumped(a, b, lambda: here(b) == 2)
             waits.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waits
@@ -123,28 +122,24 @@ def test_a_cancelled_buffer_is_free_though_a_further_message_has_come() -> None:
     asyncio.run(main())
 
 
-async def takes(conn: rnic.aio.Connection, other: asyncio.Task[int]) -> bytes:
-    """The message with a tag; then nobody wants what the other task waits for."""
-    message = await conn.recv(tag=5)
-    other.cancel()
-    return message
-
-
-def test_a_cancelled_buffer_is_free_though_a_tag_has_overtaken_its_message() -> None:
-    """The message that has landed goes back for one with a tag; then its task is cancelled."""
+def test_a_cancelled_buffer_is_free_though_a_tag_overtakes_its_message() -> None:
+    """A task behind it takes a message with a tag; then somebody takes the one that had landed."""
 
     async def main() -> None:
         async with ends() as (a, b):
             buffer = bytearray(len(BIG))
             waits = await waiting_into(b, buffer)
-            tagged = asyncio.create_task(takes(b, waits))  # its turn is before that of who is woken below
-            a._core.send(BIG, 0)
-            a._core.send(b"tagged", 5)
-            pumped(a, b, lambda: len(protocol_of(b)._inbox) == 1)
-            assert await tagged == b"tagged"
+            tagged = asyncio.create_task(b.recv(tag=5))
+            while len(b._pump.messages) < 2:
+                await asyncio.sleep(0)
+            a._core.messages.send(BIG, 0)
+            a._core.messages.send(b"tagged", 5)
+            pumped(a, b, lambda: here(b) == 2)
+            waits.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waits
             buffer[:] = bytes(len(buffer))
+            assert await tagged == b"tagged"
             assert await b.recv() == BIG
 
     asyncio.run(main())
@@ -177,14 +172,22 @@ LONG = 160 << 20
 ROOM = 60 << 20
 
 
-def serve_without_memory(conn: rnic.Connection) -> None:
-    """There is memory for a part of the message, and later for all of it."""
+@contextmanager
+def little_memory() -> Iterator[None]:
+    """This process gets no more than ROOM bytes."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (used + ROOM, before[1]))
-    with pytest.raises(MemoryError):
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def serve_without_memory(conn: rnic.Connection) -> None:
+    """There is memory for a part of the message, and later for all of it."""
+    with little_memory(), pytest.raises(MemoryError):
         conn.recv(WAIT)
-    resource.setrlimit(resource.RLIMIT_AS, before)
     assert conn.recv(WAIT) == bytes(LONG)
     assert conn.recv(WAIT) == b"after"
 
@@ -199,69 +202,65 @@ def test_a_message_for_which_there_is_no_memory_comes_when_there_is() -> None:
         conn.send(b"after", WAIT)
 
 
-def test_a_message_in_pieces_for_which_there_is_no_memory_ends_the_connection_in_words(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def take_pieces_without_memory(conn: rnic.Connection) -> None:
+    words = f"there is no memory for message 0 of {LONG} bytes"
+    with little_memory(), pytest.raises(ProtocolError, match=words):
+        conn.recv(WAIT)
+
+
+def test_a_message_in_pieces_for_which_there_is_no_memory_ends_the_connection_in_words() -> None:
     """What has come of it is gone with the memory that could not grow."""
-
-    class Full(io.BytesIO):
-        def write(self, _: object) -> int:
-            raise MemoryError
-
-    def take() -> None:
-        with pytest.raises(ProtocolError, match="there is no memory for message 0 of 5000000 bytes"):
-            b.recv(WAIT)
-
-    def give() -> None:
+    config = replace(SILENT, announce=None)
+    with (
+        peer(take_pieces_without_memory, config=config) as (port, _),
+        rnic.connect(HOST, port, config=config) as conn,
+    ):
         with pytest.raises(AbortedError, match="there is no memory"):
-            a.send(bytes(5_000_000), WAIT)
-            a.recv(WAIT)
-
-    with pair(replace(SILENT, announce=None)) as (a, b):
-        monkeypatch.setattr(protocol_of(b)._assembler, "_data", Full())
-        together(give, take)
+            conn.send(bytes(LONG), WAIT)
+            conn.recv(WAIT)
+        conn.abort()
 
 
-def test_in_a_loop_the_want_of_memory_ends_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The peer says how long a message is; it must not end what we have to say to it."""
-    blank = nic.blank
-    lacks = True
-
-    def short(length: int) -> tuple[bytes, int]:
-        if lacks and length == len(BIG):
-            raise MemoryError
-        return blank(length)
-
+def take_in_a_loop_without_memory() -> None:
     async def main() -> None:
-        nonlocal lacks
         async with ends() as (a, b):
-            b._pump._loop.set_exception_handler(lambda *_: None)
-            taking = asyncio.create_task(b.recv())
-            sending = asyncio.create_task(a.send(BIG))
-            with pytest.raises(MemoryError):
-                await taking
-            await asyncio.sleep(0.1)
-            lacks = False
-            assert await asyncio.wait_for(b.recv(), WAIT) == BIG
+            message = bytes(LONG)
+            with little_memory():
+                taking = asyncio.create_task(b.recv())
+                sending = asyncio.create_task(a.send(message))
+                with pytest.raises(MemoryError):
+                    await taking
+                await asyncio.sleep(0.1)
+            assert await asyncio.wait_for(b.recv(), WAIT) == message
             await sending
 
-    monkeypatch.setattr(rnic.conn.rendezvous, "blank", short)
     asyncio.run(main())
 
 
-def test_a_long_message_for_which_there_is_no_memory_keeps_nobody_from_sending(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_in_a_loop_the_want_of_memory_ends_no_connection() -> None:
+    """The peer says how long a message is; it must not end what we have to say to it."""
+    apart(take_in_a_loop_without_memory)
+
+
+def send_without_memory(conn: rnic.Connection) -> None:
+    """The peer's message is announced, and this end cannot take it."""
+    until(lambda: pump(conn) and conn._core.machine.offered == LONG, "the peer announces")
+    with little_memory():
+        conn.send(BIG, WAIT, tag=1)
+    with suppress(MemoryError):  # of the moment when there was none
+        conn.recv(0)
+    assert conn.recv(WAIT) == bytes(LONG)
+
+
+def test_a_long_message_for_which_there_is_no_memory_keeps_nobody_from_sending() -> None:
     """send() is not the call that has to bring the message in."""
-
-    def none(_: int) -> tuple[bytes, int]:
-        raise MemoryError
-
-    with pair(replace(SILENT, announce=1000)) as (a, b):
-        a._core.send(BIG, 0)
-        a._core.pump(monotonic())
-        monkeypatch.setattr(rnic.conn.rendezvous, "blank", none)
-        together(lambda: b.send(b"x", WAIT, tag=1), lambda: a.recv(WAIT))
+    config = replace(SILENT, announce=1000)
+    with (
+        peer(send_without_memory, config=config) as (port, _),
+        rnic.connect(HOST, port, config=config) as conn,
+    ):
+        conn.send(bytes(LONG), WAIT)
+        assert conn.recv(WAIT, tag=1) == BIG
 
 
 # ---------------------------------------------------------------- an exception of a signal's handler
@@ -271,116 +270,50 @@ class InterruptError(Exception):
     """What the handler raises."""
 
 
-def test_an_interrupted_recv_into_leaves_its_message_as_it_was_sent() -> None:
-    """A further message has come by then, as recv_into() pumps once more; the buffer is the caller's."""
+def test_an_interrupted_recv_into_leaves_its_message_as_it_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The buffer is the caller's; a further message comes."""
     with pair(SILENT) as (a, b):
-        core, put = b._core, b._core.fetching.put
 
-        def interrupted(message: bytes | memoryview, target: memoryview) -> int:
-            put(message, target)
-            until(lambda: pump(b) and len(protocol_of(b)._inbox), "the second message")
+        def interrupted(message: bytes | int, target: memoryview) -> int:
+            assert put(message, target) == len(BIG)
             raise InterruptError
 
         def take() -> None:
             buffer = bytearray(len(BIG))
-            core.fetching.put = interrupted  # type: ignore[method-assign]
+            monkeypatch.setattr(sync, "put", interrupted)
             with pytest.raises(InterruptError):
                 b.recv_into(buffer, WAIT)
             buffer[:] = bytes(len(buffer))
+            until(lambda: pump(b) and here(b), "the second message")
             assert b.recv(WAIT) == BIG
             assert b.recv(WAIT) == b"second"
 
         together(lambda: both(a), take)
-
-
-def test_an_interrupted_fetch_does_not_keep_the_next_one_from_beginning() -> None:
-    """It comes when the message is here; then come completions without a pause, and one more offer."""
-    with pair(SILENT) as (a, b):
-        core, protocol = b._core, b._core.protocol
-        assert isinstance(protocol, Protocol)
-        fetched, poll = protocol.fetched, core._poll
-
-        def interrupted(data: bytes | memoryview | None) -> None:
-            fetched(data)
-            raise InterruptError
-
-        def busy(now: float) -> bool:
-            """Completions of other work: READs and WRITEs of the user's, for instance."""
-            poll(now)
-            return protocol.offer is None
-
-        def take() -> None:
-            protocol.fetched = interrupted  # type: ignore[method-assign]
-            with pytest.raises(InterruptError):
-                b.recv(WAIT)
-            protocol.fetched, core._poll = fetched, busy  # type: ignore[method-assign]
-            until(
-                lambda: pump(b) and (protocol.offer is not None or core.fetching._fetch is None),
-                "an offer",
-            )
-            core._poll = poll  # type: ignore[method-assign]
-            assert b.recv(WAIT) == BIG
-            assert b.recv(WAIT) == b"second"
-
-        together(lambda: both(a), take)
-
-
-def test_a_send_that_is_interrupted_when_its_message_was_taken_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The memory is deregistered, and its place in the table is not empty yet."""
-    let_go = device.let_go_memory
-
-    def interrupted(mr: rnic.MR) -> bool:
-        let_go(mr)
-        monkeypatch.undo()
-        raise InterruptError
-
-    def say(conn: rnic.Connection) -> None:
-        with pytest.raises(InterruptError):
-            conn.send(BIG, WAIT)
-        conn.send(b"next", WAIT)
-
-    with pair(SILENT) as (a, b):
-        a_only = a._core._announced
-        close = type(a_only).close
-
-        def close_of_a(announced: object, handle: int) -> None:
-            if announced is a_only and handle in a_only:
-                monkeypatch.setattr(rnic.conn.rendezvous, "let_go_memory", interrupted)
-                monkeypatch.setattr(type(a_only), "close", close)
-            close(announced, handle)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(type(a_only), "close", close_of_a)
-        together(lambda: say(a), lambda: (b.recv(WAIT), b.recv(WAIT)))
 
 
 # ---------------------------------------------------------------- senders that give up
 
 
-def test_a_send_that_gives_up_without_memory_for_a_copy_gives_the_buffer_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The peer gets the whole message as it was, or nothing of it; and the caller hears of the time limit."""
-
-    def none(_: object) -> bytearray:
-        raise MemoryError
-
+def give_up_without_memory() -> None:
     with pair(SILENT) as (a, b):
-        message = bytearray(BIG)
-        monkeypatch.setattr(rnic.conn.rendezvous, "bytearray", none, raising=False)
-        with pytest.raises((TimeoutError, MemoryError)):
+        message = bytearray(BIG) * (LONG // len(BIG))
+        wanted = bytes(message)
+        with little_memory(), pytest.raises((TimeoutError, MemoryError)):
             a.send(message, 0.1)
-        monkeypatch.undo()
         message[:] = bytes(len(message))
 
         def take() -> None:
             got = b.recv(WAIT)
             if got != b"next":
-                assert got == BIG
+                assert got == wanted
                 assert b.recv(WAIT) == b"next"
 
         together(lambda: a.send(b"next", WAIT), take)
+
+
+def test_a_send_that_gives_up_without_memory_for_a_copy_gives_the_buffer_back() -> None:
+    """The peer gets the whole message as it was, or nothing of it; and the caller hears of the time limit."""
+    apart(give_up_without_memory)
 
 
 # ---------------------------------------------------------------- one direction does not wait for the other
@@ -398,8 +331,8 @@ def test_a_long_message_goes_though_its_sender_takes_none(announce: int | None) 
         config = replace(
             SILENT, announce=announce, receive_size=512, send_size=512, receives=8, max_backlog=4000
         )
-        async with ends(config) as (a, b):
-            b._core.config = replace(config, announce=None)  # what fills is not announced
+        of_b = replace(config, announce=None)  # what fills is not announced
+        async with ends_of(config, of_b) as (a, b):
             filling = asyncio.create_task(fill(b))
             while not (a.statistics().held and b.statistics().credits < 2):
                 await asyncio.sleep(0.01)
@@ -425,17 +358,22 @@ def resident() -> int:
 
 def test_a_message_takes_memory_as_it_comes_and_not_as_it_is_announced() -> None:
     """The peer has one page, and says 512 MiB: 40 bytes are not worth so much of our memory."""
-    total = 1 << 29
-    with (
-        pair(SILENT) as (a, b),
-        a.pd.alloc_mr(4096, AccessFlags.REMOTE_READ | AccessFlags.LOCAL_WRITE) as page,
-    ):
+    total, held = 1 << 29, list[int]()
+
+    def take(conn: rnic.Connection) -> None:
         before = resident()
-        protocol_of(a).announce(total, page.addr, page.rkey)
-        a._core.pump(monotonic())
         with pytest.raises(LostError):  # it cannot be READ
-            b.recv(WAIT)
-        assert resident() - before < total // 4
+            conn.recv(WAIT)
+        held.append(resident() - before)
+
+    with (
+        served(take) as server,
+        dialled(server, SILENT.hello().emit()) as one,
+        one.one.reg_read(bytearray(4096)) as page,
+    ):
+        one.post(announce(0, total, page.addr, page.rkey))
+        until(lambda: bool(held), "the connection is lost")
+    assert held[0] < total // 4
 
 
 # ---------------------------------------------------------------- who may come in
@@ -487,27 +425,7 @@ def test_nobody_waits_for_a_tag_of_a_peer_that_knows_none(monkeypatch: pytest.Mo
         b.recv(0.1, tag=5)
 
 
-# ---------------------------------------------------------------- a READ that cannot be posted; statistics
-
-
-def test_a_read_that_cannot_be_posted_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = FetchOp.wr
-    left = [None]
-
-    def wr(op: FetchOp, wr_id: int, pieces: list[rnic.SGE]) -> rnic.SendWR:
-        if left:
-            left.clear()
-            raise rnic.VerbsError(12, "no room", "post_send")
-        return whole(op, wr_id, pieces)
-
-    def take() -> None:
-        with pytest.raises(rnic.VerbsError, match="no room"):
-            b.recv(WAIT)
-        assert b.recv(WAIT) == BIG
-
-    monkeypatch.setattr(FetchOp, "wr", wr)
-    with pair(SILENT) as (a, b):
-        together(lambda: a.send(BIG, WAIT), take)
+# ---------------------------------------------------------------- statistics
 
 
 def test_statistics_of_another_thread_leave_a_call_as_it_is() -> None:
@@ -520,10 +438,8 @@ def test_statistics_of_another_thread_leave_a_call_as_it_is() -> None:
         got: list[bytes] = []
         waiting = threading.Thread(target=lambda: got.append(a.recv(WAIT)))
         waiting.start()
-        until(lambda: a._core.courier.busy, "it waits")
-        is_open = a._core.courier.open
+        until(lambda: a._core.machine.busy, "it waits")
         assert a.statistics().messages_received == 2
-        assert a._core.courier.open == is_open
         b.send(b"y", WAIT)
         waiting.join(WAIT)
         assert got == [b"y"]

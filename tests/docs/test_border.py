@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The binding, `rnic perf` and the benchmark reach devices through nic.h alone: by providers, verbs, and
-extensions that they ask for by name.
+extensions that they ask for by name.  So does the message machine (src/msg), which the binding has, too.
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ def test_the_binding_declares_no_other_function() -> None:
         for path in [*BINDING.glob("*.p[xy][dix]")]
         for name in re.findall(r'cdef extern from "([^"<]+)"', path.read_text())
     }
-    assert headers == {"nic.h", "perf.h", "msg/msg.h", "Python.h"}
+    assert headers == {"nic.h", "msg/msg.h", "perf.h", "Python.h"}
+    msg_h = (ROOT / "src/msg/msg.h").read_text()
+    assert re.findall(r'^#include "(.+)"', msg_h, re.MULTILINE) == ["nic.h"]
 
 
 @pytest.mark.parametrize("path", C_FILES, ids=lambda path: path.name)

@@ -1,86 +1,58 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hellos, refusals, and the order in which a driver has to do things."""
+"""Hellos, refusals, options and errors: what is taken, what is refused, and by which name."""
 
 from __future__ import annotations
 
-import contextlib
+import pickle
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpoint.queues import SMALL, Pair
 from rnic.endpoint import (
+    AbortedError,
+    Capability,
+    ClosedError,
     Config,
     EndpointError,
     Hello,
+    LostError,
     NoHelloError,
-    Protocol,
     ProtocolError,
     Reason,
     RefusedError,
-    Role,
-    State,
     VersionError,
+    agree,
     parse_refusal,
     refusal,
 )
-from rnic.endpoint.hello import (
-    CAPABILITIES,
-    MAX_DATA_ANSWERING,
-    MAX_DATA_ASKING,
-    Capability,
-    agree,
-    common_version,
-)
-from rnic.endpoint.state import TRANSITIONS, Input, step
+from rnic.endpoint.hello import CAPABILITIES, MAX_DATA_ANSWERING, MAX_DATA_ASKING, common_version
 from rnic.enums import AccessFlags
 
+READ, WRITE, ATOMIC = AccessFlags.REMOTE_READ, AccessFlags.REMOTE_WRITE, AccessFlags.REMOTE_ATOMIC
+SMALL = Config(receive_size=64, receives=3, max_message=4096, max_backlog=300, max_regions=4)
 HELLO = SMALL.hello()
 
 
-def acceptor(config: Config = SMALL) -> Protocol:
-    protocol = Protocol(config, Role.ACCEPTOR)
-    protocol.receives_posted(protocol.receives_to_post())
-    return protocol
+# ---------------------------------------------------------------- the hello
 
 
 def test_hello_says_what_was_configured_and_fits_a_request() -> None:
-    config = Config(
-        receive_size=100, receives=7, max_message=9, max_regions=3, access=AccessFlags.REMOTE_READ
-    )
-    pair = Pair(config, SMALL)
-    assert pair.b.protocol.peer == Hello(1, 2, AccessFlags.REMOTE_READ, 100, 7, 3, 9, CAPABILITIES)
-    assert pair.a.protocol.version == pair.b.protocol.version == 2
+    config = Config(receive_size=100, receives=7, max_message=9, max_regions=3, access=READ)
+    assert Hello.parse(config.hello().emit()) == Hello(1, 2, READ, 100, 7, 3, 9, CAPABILITIES)
     assert len(config.hello(bytes(MAX_DATA_ASKING)).emit()) == 56
     assert len(config.hello(bytes(MAX_DATA_ANSWERING)).emit()) == 196
+    assert Hello.parse(config.hello(b"token").emit().ljust(56, b"\0")).data == b"token"
 
 
-def test_programs_say_something_with_the_hello() -> None:
-    pair = Pair(hello=False)
-    a, b = pair.a.protocol, pair.b.protocol
-    with pytest.raises(ValueError, match="the data of a hello has 25 bytes, there is room for 24"):
-        a.hello(bytes(25))
-    assert b.accept_hello(a.hello(b"token").ljust(56, b"\0"), 0.0) is b.peer
-    with pytest.raises(ValueError, match="there is room for 164"):
-        b.hello(bytes(165))
-    a.accept_hello(b.hello(b"welcome").ljust(196, b"\0"), 0.0)
-    assert (a.peer and a.peer.data, b.peer and b.peer.data) == (b"welcome", b"token")
-
-
-def test_a_peer_of_version_1_hears_and_says_no_more_than_that() -> None:
-    pair = Pair(hello=False)
+def test_a_peer_of_version_1_says_no_more_than_that() -> None:
     old = replace(HELLO, version_max=1, data=b"ignored", capabilities=Capability.TAG).emit()
     assert len(old) == Hello.SIZE
-    protocol = pair.b.protocol
-    peer = protocol.accept_hello(old.ljust(56, b"\xff"), 0.0)
+    peer = Hello.parse(old.ljust(56, b"\xff"))
     assert peer == replace(HELLO, version_max=1, capabilities=Capability(0))
-    assert protocol.version == 1
-    assert not any(protocol.knows(one) for one in Capability)
-    assert not protocol.stop(1)
-    with pytest.raises(ValueError, match="the peer speaks version 1, which has no tags"):
-        protocol.send(b"x", tag=1)
+    assert agree(HELLO, peer) == 1
 
 
 @pytest.mark.parametrize(
@@ -92,7 +64,7 @@ def test_a_peer_of_version_1_hears_and_says_no_more_than_that() -> None:
 )
 def test_a_hello_of_version_2_that_is_cut_is_refused(data: bytes, words: str) -> None:
     with pytest.raises(ProtocolError, match=words):
-        acceptor().accept_hello(data, 0.0)
+        Hello.parse(data)
 
 
 def test_capabilities_that_are_not_known_do_not_matter() -> None:
@@ -104,10 +76,12 @@ def test_capabilities_that_are_not_known_do_not_matter() -> None:
 @given(st.binary(max_size=60))
 def test_any_private_data_is_a_hello_or_refused_in_words(data: bytes) -> None:
     for private_data in (data, HELLO.emit()[:6] + data, HELLO.emit()[: len(data)]):
-        protocol = acceptor()
-        with contextlib.suppress(ProtocolError):
-            protocol.accept_hello(private_data, 0.0)
-        assert protocol.state in (State.OPEN, State.FAILED)
+        try:
+            hello = Hello.parse(private_data)
+        except ProtocolError as error:
+            assert str(error).isprintable()  # noqa: PT017
+        else:
+            assert 1 <= agree(HELLO, hello) <= 2
 
 
 def test_what_follows_the_hello_does_not_matter() -> None:
@@ -123,21 +97,8 @@ def test_flags_that_are_not_known_do_not_matter() -> None:
 @pytest.mark.parametrize("data", [b"", bytes(56), b"GET / HTTP/1.1", b"rnE", b"rnEP\x01"])
 def test_peer_without_a_hello_is_refused(data: bytes) -> None:
     with pytest.raises(NoHelloError, match=r"no rnic endpoint.*raw") as caught:
-        acceptor().accept_hello(data, 0.0)
+        Hello.parse(data)
     assert caught.value.reason == Reason.HELLO
-
-
-def test_peer_without_a_hello_is_served_raw_if_wanted() -> None:
-    protocol = acceptor(replace(SMALL, raw=True))
-    assert protocol.accept_hello(b"something else", 0.0) is None
-    assert protocol.state is State.RAW
-    assert protocol.next_send() is None
-    assert protocol.deadline() is None
-
-
-def test_raw_still_refuses_a_bad_hello() -> None:
-    with pytest.raises(ProtocolError):
-        acceptor(replace(SMALL, raw=True)).accept_hello(HELLO.emit()[:10], 0.0)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +113,47 @@ def test_raw_still_refuses_a_bad_hello() -> None:
 )
 def test_hello_with_values_that_cannot_be_is_refused(change: dict[str, int], word: str) -> None:
     with pytest.raises(ProtocolError, match=word):
-        acceptor().accept_hello(replace(HELLO, **change).emit(), 0.0)  # type: ignore[arg-type]
+        Hello.parse(replace(HELLO, **change).emit())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "fits"),
+    [
+        ({"receive_size": 64}, True), ({"receive_size": 63}, False),
+        ({"receive_size": 1 << 31}, True), ({"receive_size": (1 << 31) + 1}, False),
+        ({"receives": 3}, True), ({"receives": 2}, False), ({"receives": 0xFFFF}, True),
+        ({"version_min": 1, "version_max": 255}, True), ({"version_min": 0}, False),
+        ({"max_message": 0}, True), ({"max_message": (1 << 64) - 1}, True), ({"max_regions": 0xFFFF}, True),
+    ],
+)  # fmt: skip
+def test_a_hello_is_taken_up_to_its_limits(change: dict[str, Any], fits: bool) -> None:
+    hello = replace(HELLO, **change)
+    if fits:
+        assert Hello.parse(hello.emit()) == hello
+    else:
+        with pytest.raises(ProtocolError):
+            Hello.parse(hello.emit())
+
+
+@pytest.mark.parametrize(
+    ("size", "error", "words"),
+    [(0, NoHelloError, "begins with nothing, not"), (3, NoHelloError, "begins with 72 6e 45, not"),
+     (5, NoHelloError, "begins with 72 6e 45 50 01, not"), (6, ProtocolError, "the hello has 6 of 24"),
+     (23, ProtocolError, "the hello has 23 of 24")],
+)  # fmt: skip
+def test_a_hello_that_was_cut_is_told_by_what_is_there(
+    size: int, error: type[EndpointError], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        Hello.parse(HELLO.emit()[:size])
+
+
+def test_of_what_is_no_hello_eight_bytes_are_shown() -> None:
+    with pytest.raises(NoHelloError, match="begins with 00 01 02 03 04 05 06 07, not"):
+        Hello.parse(bytes(range(20)))
+
+
+# ---------------------------------------------------------------- the version, the refusal
 
 
 def test_highest_common_version_is_spoken() -> None:
@@ -163,7 +164,7 @@ def test_highest_common_version_is_spoken() -> None:
 def test_version_error_names_both_at_both_ends() -> None:
     newer = replace(HELLO, version_min=3, version_max=4).emit()[:6]  # nothing else of it need be understood
     with pytest.raises(VersionError, match="we speak 1 to 2, the peer 3 to 4") as caught:
-        acceptor().accept_hello(newer, 0.0)
+        Hello.parse(newer)
     private_data = bytearray(refusal(caught.value.reason, str(caught.value)).ljust(148, b"\0"))
     private_data[4:6] = bytes([3, 4])  # as the newer one would have refused us
     error = parse_refusal(private_data)
@@ -188,51 +189,36 @@ def test_any_refusal_is_an_error_with_words(data: bytes) -> None:
         assert str(error).isprintable()
 
 
-def test_hello_promises_only_receives_that_are_posted() -> None:
-    protocol = Protocol(SMALL, Role.INITIATOR)
-    with pytest.raises(RuntimeError, match="4 are not posted"):
-        protocol.hello()
-    protocol.receives_posted(3)
-    with pytest.raises(RuntimeError, match="1 are not posted"):
-        protocol.hello()
-    with pytest.raises(ValueError, match="2 receives posted where 1"):
-        protocol.receives_posted(2)
-    protocol.receives_posted(1)
-    assert protocol.hello() == protocol.hello() == HELLO.emit()
+def test_a_refusal_may_be_without_words_and_carries_sixteen_bits_of_its_reason() -> None:
+    assert len(refusal(1, "")) == 8
+    for reason in (1, 0xFFFF):
+        error = parse_refusal(refusal(reason | 0x10000, ""))
+        assert (type(error), str(error), error.reason) == (
+            RefusedError,
+            "the peer refused: (no text)",
+            reason,
+        )
+    assert "no reason in words" in str(parse_refusal(refusal(1, "")[:7]))
+    assert len(refusal(1, "x" * 141)) == len(refusal(1, "x" * 140)) == 148
 
 
-def test_each_role_has_its_order() -> None:
-    with pytest.raises(RuntimeError, match="accept the peer's hello first"):
-        acceptor().hello()
-    with pytest.raises(RuntimeError, match="by the initiator"):
-        Protocol(SMALL, Role.INITIATOR).accept_hello(HELLO.emit(), 0.0)
-    protocol = acceptor()
-    protocol.accept_hello(HELLO.emit(), 0.0)
-    with pytest.raises(RuntimeError, match="by the acceptor in the state 'open'"):
-        protocol.accept_hello(HELLO.emit(), 0.0)
-    protocol.send(b"early")
-    assert protocol.next_send() is None
-    protocol.hello()
-    assert protocol.next_send() is not None
+@pytest.mark.parametrize(
+    "cls", [ProtocolError, NoHelloError, VersionError, RefusedError, AbortedError, LostError, ClosedError]
+)
+def test_an_error_can_be_sent_to_another_process(cls: type[EndpointError]) -> None:
+    error = pickle.loads(pickle.dumps(cls("why", Reason.CREDIT)))
+    assert (type(error), str(error), error.reason) == (cls, "why", Reason.CREDIT)
+    assert cls("why").reason == Reason.VIOLATION
 
 
-def test_nothing_moves_before_the_handshake() -> None:
-    protocol = acceptor()
-    for call in (lambda: protocol.send(b""), lambda: protocol.receive(b"", 0.0)):
-        with pytest.raises(RuntimeError):
-            call()
-    with pytest.raises(ValueError, match="no such work request"):
-        protocol.sent(1, 0.0)
-    protocol.close(0.0)
-    assert protocol.state is State.FAILED
+# ---------------------------------------------------------------- options
 
 
-def test_abort_between_the_hellos_is_told_by_the_farewell() -> None:
-    protocol = acceptor()
-    protocol.accept_hello(HELLO.emit(), 0.0)
-    protocol.abort("changed my mind")
-    assert protocol.finished
-    assert b"changed my mind" in protocol.farewell
+def test_what_a_config_is_by_default() -> None:
+    assert Config() == Config(
+        receive_size=1 << 16, receives=32, send_size=1 << 16, max_message=1 << 30, max_backlog=1 << 20,
+        max_regions=1024, access=READ | WRITE | ATOMIC, idle_interval=10.0, raw=False,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -285,11 +271,7 @@ def test_the_ends_of_what_a_config_can_be_belong_to_it(change: dict[str, int]) -
     assert Hello.parse(config.hello().emit()) == config.hello()
 
 
-def test_every_pair_of_state_and_input_is_in_the_table_or_refused() -> None:
-    for state in State:
-        for what in Input:
-            if (state, what) in TRANSITIONS:
-                assert step(state, what) is TRANSITIONS[state, what]
-            else:
-                with pytest.raises(RuntimeError, match="cannot happen in the state"):
-                    step(state, what)
+@pytest.mark.parametrize("spin", [-1e-6, 0.0011, float("nan")])
+def test_the_time_to_look_has_limits(spin: float) -> None:
+    with pytest.raises(ValueError, match=r"it can be 0 to 0\.001 seconds"):
+        Config(spin=spin)

@@ -80,13 +80,12 @@ class Way(NamedTuple):
     processes: int = 1
     versions: tuple[int, int] = (2, 2)
     faces: tuple[str, str] = ("sync", "sync")
-    short: tuple[bool, bool] = (True, True)
     configs: tuple[str, str] = ("default", "default")
 
     def settings(self) -> tuple[Setting, Setting]:
         a, b = (
-            Setting(*one[:2], {**CONFIGS, **RAW_CONFIGS}[one[2]])
-            for one in zip(self.faces, self.short, self.configs, strict=True)
+            Setting(face, {**CONFIGS, **RAW_CONFIGS}[name])
+            for face, name in zip(self.faces, self.configs, strict=True)
         )
         return a, b
 
@@ -281,7 +280,6 @@ def ways(seed: int, count: int, oldest: int = 2) -> list[Way]:
             rng.choice((1, 2)),
             rng.choice(versions),
             two("sync", "aio", "tasks"),
-            two(True, True, False),
             two(*legal),
         )
         for _ in range(count)

@@ -11,7 +11,7 @@ import sys
 import threading
 import traceback
 from multiprocessing.connection import Connection as Pipe
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import rnic
 import rnic.aio
@@ -30,13 +30,7 @@ class Setting(NamedTuple):
 
     face: str
     """sync, aio, or tasks: aio with many at the same time"""
-    short: bool
-    """It may take the short way."""
     config: Config
-
-
-def long_way(conn: Any) -> None:
-    conn._core.take_short_way = lambda: False
 
 
 def serve(pipe: Pipe) -> None:
@@ -88,8 +82,6 @@ async def _aio(pipe: Pipe, setting: Setting, port: int) -> None:
 
 
 def _side(way: Sync | Aio, setting: Setting) -> Side:
-    if not setting.short:
-        long_way(way.conn)
     return Side(way, setting.face == "tasks")
 
 
