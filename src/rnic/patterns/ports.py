@@ -27,7 +27,20 @@ if TYPE_CHECKING:
     from rnic._nic.nic import MR, WC
     from rnic.aio import Connection as AsyncConnection
 
-__all__ = ["AsyncPort", "ConnectionPort", "Piece", "Port", "QueuePairPort", "Window", "run", "run_async"]
+__all__ = [
+    "AsyncMessagePort",
+    "AsyncMessages",
+    "AsyncPort",
+    "ConnectionPort",
+    "MessagePort",
+    "Messages",
+    "Piece",
+    "Port",
+    "QueuePairPort",
+    "Window",
+    "run",
+    "run_async",
+]
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -405,3 +418,109 @@ class AsyncPort:
         with suppress(TimeoutError):
             async with timeout(0):
                 await self.conn.recv(tag=BELL)
+
+
+# ---------------------------------------------------------------- messages alone
+
+
+class Messages(Protocol):
+    """A thread's way to the other end, as rnic.Connection and credits.Channel are.
+
+    send() returns when the message may be changed, and recv() raises EOFError behind the last message. Both
+    raise TimeoutError; then the peer gets the whole message or nothing.
+    """
+
+    def send(self, message: bytes, timeout: float | None = None) -> None:
+        """Send a message."""
+
+    def recv(self, timeout: float | None = None) -> bytes:
+        """Wait for the next message."""
+
+    def abort(self, text: str) -> None:
+        """End it at once, and tell the peer why."""
+
+
+class AsyncMessages(Protocol):
+    """The same for asyncio, as rnic.aio.Connection and credits.AsyncChannel are: a task sends, another
+    receives.
+    """
+
+    async def send(self, message: bytes) -> None:
+        """Send a message."""
+
+    async def recv(self) -> bytes:
+        """Wait for the next message."""
+
+    async def abort(self, text: str) -> None:
+        """End it at once, and tell the peer why."""
+
+
+class Send(NamedTuple):
+    """Send a message; TimeoutError."""
+
+    message: bytes
+    until: float | None
+
+
+class Recv(NamedTuple):
+    """Put the next message into a list, unless one waits there already; TimeoutError, EOFError.
+
+    Whoever takes it out when it has dealt with it loses none, wherever the handler of a signal raises.
+    """
+
+    into: list[bytes]
+    until: float | None
+
+
+class Abort(NamedTuple):
+    """End the connection at once, and tell the peer why."""
+
+    text: str
+
+
+class MessagePort:
+    """Messages, for a pattern whose ends say all by them."""
+
+    def __init__(self, messages: Messages) -> None:
+        self._messages = messages
+
+    def do(self, step: Send | Recv | Abort) -> Any:
+        """Carry out a step."""
+        if isinstance(step, Send):
+            self._messages.send(step.message, left(step.until))
+        elif isinstance(step, Recv):
+            if not step.into:
+                step.into.append(self._messages.recv(left(step.until)))
+        else:
+            self._messages.abort(step.text)
+
+    def check(self) -> None:
+        """Nothing: each call of the messages says what has ended them."""
+
+
+class AsyncMessagePort:
+    """As MessagePort, for tasks."""
+
+    def __init__(self, messages: AsyncMessages) -> None:
+        self._messages = messages
+
+    async def do(self, step: Send | Recv | Abort) -> Any:
+        """Carry out a step."""
+        until = None if isinstance(step, Abort) else step.until
+        if until is None:
+            await self._do(step)
+        else:
+            async with timeout(left(until)):
+                await self._do(step)
+
+    async def _do(self, step: Send | Recv | Abort) -> None:
+        if isinstance(step, Send):
+            await self._messages.send(step.message)
+        elif isinstance(step, Recv):
+            if not step.into:
+                step.into.append(await self._messages.recv())
+        else:
+            await self._messages.abort(step.text)
+
+    async def check(self) -> None:
+        """Nothing: each call of the messages says what has ended them."""

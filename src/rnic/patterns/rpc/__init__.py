@@ -32,12 +32,10 @@ an ERROR CANCELLED. No call has number 0: an ERROR of it with the Status LEAVING
 no calls any more. Those that it has not answered when it closes its end did not begin.
 """
 
-from rnic.patterns.rpc.aio import AsyncClient
-from rnic.patterns.rpc.aio_server import AsyncServer
-from rnic.patterns.rpc.client import Client, Future
+from rnic.patterns.ports import AsyncMessages, Messages
+from rnic.patterns.rpc.client import AsyncClient, Client, Future
 from rnic.patterns.rpc.errors import ClientStalledError, DeadlineError, RefusedCallError, RemoteError, Status
-from rnic.patterns.rpc.server import Server
-from rnic.patterns.rpc.ways import AsyncMessages, Messages
+from rnic.patterns.rpc.server import AsyncServer, Server
 
 __all__ = [
     "AsyncClient",
