@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from asyncio import sleep as sleep_async
 from asyncio import timeout
-from collections.abc import Generator, Sequence
+from collections.abc import Awaitable, Generator, Sequence
 from contextlib import suppress
 from time import sleep
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
@@ -455,27 +455,32 @@ class AsyncMessages(Protocol):
         """End it at once, and tell the peer why."""
 
 
-class Send(NamedTuple):
+class Send:
     """Send a message; TimeoutError."""
 
-    message: bytes
-    until: float | None
+    __slots__ = ("message", "until")
+
+    def __init__(self, message: bytes, until: float | None) -> None:
+        self.message, self.until = message, until
 
 
-class Recv(NamedTuple):
+class Recv:
     """Put the next message into a list, unless one waits there already; TimeoutError, EOFError.
 
     Whoever takes it out when it has dealt with it loses none, wherever the handler of a signal raises.
     """
 
-    into: list[bytes]
-    until: float | None
+    __slots__ = ("into", "until")
+
+    def __init__(self, into: list[bytes], until: float | None) -> None:
+        self.into, self.until = into, until
 
 
 class Abort(NamedTuple):
     """End the connection at once, and tell the peer why."""
 
     text: str
+    until: None = None
 
 
 class MessagePort:
@@ -484,7 +489,7 @@ class MessagePort:
     def __init__(self, messages: Messages) -> None:
         self._messages = messages
 
-    def do(self, step: Send | Recv | Abort) -> Any:
+    def do(self, step: Send | Recv | Abort) -> None:
         """Carry out a step."""
         if isinstance(step, Send):
             self._messages.send(step.message, left(step.until))
@@ -504,23 +509,25 @@ class AsyncMessagePort:
     def __init__(self, messages: AsyncMessages) -> None:
         self._messages = messages
 
-    async def do(self, step: Send | Recv | Abort) -> Any:
+    async def do(self, step: Send | Recv | Abort) -> None:
         """Carry out a step."""
-        until = None if isinstance(step, Abort) else step.until
-        if until is None:
-            await self._do(step)
-        else:
-            async with timeout(left(until)):
-                await self._do(step)
-
-    async def _do(self, step: Send | Recv | Abort) -> None:
-        if isinstance(step, Send):
-            await self._messages.send(step.message)
-        elif isinstance(step, Recv):
+        if isinstance(step, Recv):
             if not step.into:
-                step.into.append(await self._messages.recv())
+                step.into.append(await _within(step.until, self._messages.recv()))
+        elif isinstance(step, Send):
+            await _within(step.until, self._messages.send(step.message))
         else:
             await self._messages.abort(step.text)
 
     async def check(self) -> None:
         """Nothing: each call of the messages says what has ended them."""
+
+
+def _within(until: float | None, work: Awaitable[S]) -> Awaitable[S]:
+    """The work, which raises TimeoutError at `until`."""
+    return work if until is None else _limited(until, work)
+
+
+async def _limited(until: float, work: Awaitable[S]) -> S:
+    async with timeout(left(until)):
+        return await work

@@ -5,13 +5,16 @@ time.
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rnic.endpoint.buffers import flat
 from rnic.endpoint.errors import ClosedError
 from rnic.patterns.cursor import LiarError
 from rnic.patterns.rpc.errors import RefusedCallError, Status
 from rnic.patterns.rpc.frames import LONGEST_NAME, OVERHEAD, Call, Cancel, Failure, Reply, parse
+
+if TYPE_CHECKING:
+    from asyncio import Task
 
 __all__ = ["Asked", "Asking", "Order"]
 
@@ -57,9 +60,9 @@ class Asking(Generic[T]):
             raise RefusedCallError(Status.LEAVING, self._leaving)
         if not isinstance(method, str):
             raise TypeError(f"a method's name is a str, not {method!r}")
-        nbytes = flat(body, "call()").nbytes
-        if not 1 <= len(method.encode()) <= LONGEST_NAME:
-            raise ValueError(f"a method's name of {len(method.encode())} bytes: give 1 to {LONGEST_NAME}")
+        nbytes = len(body) if type(body) is bytes else flat(body, "call()").nbytes
+        if not 1 <= (length := len(method.encode())) <= LONGEST_NAME:
+            raise ValueError(f"a method's name of {length} bytes: give 1 to {LONGEST_NAME}")
         if nbytes > self.max_body:
             raise ValueError(f"a body of {nbytes} bytes: max_body is {self.max_body}")
         return nbytes + OVERHEAD
@@ -101,7 +104,7 @@ class Asking(Generic[T]):
     def answer(self, data: bytes) -> tuple[T | None, Reply | Failure]:
         """A message has come: who waits for it, and what it says; LiarError."""
         frame = parse(data)
-        if not isinstance(frame, Reply | Failure):
+        if not isinstance(frame, (Reply, Failure)):
             raise LiarError("the server sent a frame that clients send")
         if frame.number in self._waiting:
             return self.over_with(frame.number), frame
@@ -133,11 +136,20 @@ class Asking(Generic[T]):
 class Order:
     """A call that the server has to carry out."""
 
+    cancelled = False
+    task: Task[Any] | None = None
+    """Which runs its handler, and can be cancelled."""
+
     def __init__(self, call: Call, now: float) -> None:
         self.number, self.method, self.body = call.number, call.method, call.body
         self.until = None if not call.left else now + call.left / 1e6
         """The deadline, by the clock of `now`."""
-        self.cancelled = False
+
+    def cancel(self) -> None:
+        """Nobody waits for it any more."""
+        self.cancelled = True
+        if self.task is not None:
+            self.task.cancel()
 
     def left(self, now: float) -> float | None:
         """Seconds to the deadline."""
@@ -178,7 +190,7 @@ class Asked:
         if isinstance(frame, Cancel):
             if (order := self._orders.get(frame.number)) is None:  # it was answered, or did not come
                 return Failure(frame.number, Status.CANCELLED, "", "no such call")
-            order.cancelled = True
+            order.cancel()
             return order
         if not isinstance(frame, Call):
             raise LiarError("the client sent a frame that servers send")
@@ -215,7 +227,7 @@ class Asked:
             return order.failed(Status.DEADLINE, f"{order.method}: its deadline has passed at the server")
         if isinstance(result, BaseException):
             return order.raised(result)
-        if not isinstance(result, bytes | bytearray | memoryview):
+        if not isinstance(result, (bytes, bytearray, memoryview)):
             return order.raised(TypeError(f"the handler returned {type(result).__name__}: it returns bytes"))
         try:
             body = bytes(result)

@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from concurrent.futures import CancelledError
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from rnic.endpoint.errors import ClosedError, MessageTooLongError
@@ -67,6 +68,7 @@ class _Caller(Generic[W]):
         self._error: BaseException | None = None
         self._untold: deque[bytes] = deque()  # CANCELs that did not go
         self._came: list[bytes] = []  # an answer, until its call has it
+        self._next = Recv(self._came, None)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.outstanding} calls outstanding, by {self._messages!r}>"
@@ -104,7 +106,7 @@ class _Caller(Generic[W]):
         """Take the next answer; TimeoutError."""
         self._check()
         try:
-            yield Recv(self._came, until)
+            yield self._next if until is None else Recv(self._came, until)
         except TimeoutError:
             raise
         except (EOFError, OSError) as error:
@@ -116,20 +118,20 @@ class _Caller(Generic[W]):
             self._fail(error)
             yield Abort(str(error))
             raise
-        del self._came[:]  # from the answer() on to here, and to its call, no signal's handler runs
+        del self._came[:]  # from the end of answer() to the next line no signal's handler runs
         if call is not None:
             call._answer = answer
-        self._heard(call)
+            self._wake(call)
 
-    def _heard(self, call: W | None) -> None:
-        """An answer has come, perhaps for this call."""
+    def _wake(self, call: W) -> None:
+        """Tell whoever waits that it has its answer."""
 
     def _fail(self, error: BaseException) -> None:
         """No answer comes any more."""
         self._error = self._error or error
         for call in self._asking.all_over():
             call._answer = error
-            self._heard(call)
+            self._wake(call)
 
     def _check(self) -> None:
         if self._error is not None:
@@ -197,7 +199,9 @@ class Client(_Caller[Future]):
 
     def call(self, method: str, body: bytes = b"", timeout: float | None = None) -> bytes:
         """Call a method, and return the reply's body: start(), and result()."""
-        return self.start(method, body, timeout).result()
+        future = Future(self, method, after(timeout))
+        self._run(self._call(future, body, self._asking.check(method, body), timeout))
+        return future._reply()
 
     def start(self, method: str, body: bytes = b"", timeout: float | None = None) -> Future:
         """Begin a call, and return while it is on its way; `timeout` is its deadline, in seconds, at both
@@ -207,25 +211,29 @@ class Client(_Caller[Future]):
         ValueError for a body or a name that is too long, DeadlineError, or what the connection raises.
         """
         future = Future(self, method, after(timeout))
-        nbytes = self._asking.check(method, body)
-        try:
-            self._run(self._start(future, body, nbytes))
-        except DeadlineError:
-            raise
-        except TimeoutError:
-            raise DeadlineError(f"{method}: the call did not go within {timeout} s") from None
+        self._run(self._start(future, body, self._asking.check(method, body), timeout))
         return future
 
     def _run(self, steps: Steps) -> None:
         busy = RuntimeError("another thread uses this client: one at a time may")
-        self._turn.run(lambda: run(self._port, steps), 0, busy)
+        self._turn.run(partial(run, self._port, steps), 0, busy)
 
-    def _start(self, future: Future, body: bytes, nbytes: int) -> Steps:
+    def _call(self, future: Future, body: bytes, nbytes: int, timeout: float | None) -> Steps:
+        yield from self._start(future, body, nbytes, timeout)
+        yield from self._wait(future, None)
+
+    def _start(self, future: Future, body: bytes, nbytes: int, timeout: float | None) -> Steps:
         until = future._until
-        yield from self._tell(until)
-        while not self._asking.has_room(nbytes):
-            yield from self._hear(until)
-        yield from self._ask(future, body, until)
+        try:
+            if self._untold:
+                yield from self._tell(until)
+            while not self._asking.has_room(nbytes):
+                yield from self._hear(until)
+            yield from self._ask(future, body, until)
+        except DeadlineError:
+            raise
+        except TimeoutError:
+            raise DeadlineError(f"{future._method}: the call did not go within {timeout} s") from None
 
     def _wait(self, future: Future, until: float | None) -> Steps:
         """Until it is done, or TimeoutError."""
@@ -262,9 +270,7 @@ class Client(_Caller[Future]):
 
 
 class _Waiter(_Waiting):
-    def __init__(self, method: str, until: float | None) -> None:
-        super().__init__(method, until)
-        self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    _woken: asyncio.Future[None]
 
 
 class AsyncClient(_Caller[_Waiter]):
@@ -293,13 +299,15 @@ class AsyncClient(_Caller[_Waiter]):
         RemoteError, if the handler raised; RefusedCallError; DeadlineError; or what the connection raises.
         """
         call = _Waiter(method, after(timeout))
+        call._woken = asyncio.get_running_loop().create_future()
         nbytes = self._asking.check(method, body)
         self._check()
         if self._reader is None:
             self._reader = asyncio.create_task(self._read())
         try:
             async with asyncio.timeout(timeout) as limit:
-                await self._wait_for_room(nbytes)
+                if self._gate.locked() or not self._asking.has_room(nbytes):
+                    await self._wait_for_room(nbytes)
                 await run_async(self._port, self._ask(call, body, None))
                 await call._woken
         except TimeoutError:
@@ -329,15 +337,18 @@ class AsyncClient(_Caller[_Waiter]):
     async def _read(self) -> None:
         """Takes the answers, for as long as there are any."""
         try:
-            while True:
-                await run_async(self._port, self._hear(None))
+            await run_async(self._port, self._hear_all())
         except Exception as error:
             self._fail(error)
 
-    def _heard(self, call: _Waiter | None) -> None:
-        if call is not None and not call._woken.done():
+    def _hear_all(self) -> Steps:
+        while True:
+            yield from self._hear(None)
+            self._room.set()
+
+    def _wake(self, call: _Waiter) -> None:
+        if not call._woken.done():
             call._woken.set_result(None)
-        self._room.set()
 
     def _fail(self, error: BaseException) -> None:
         super()._fail(error)

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import suppress
 from functools import partial
 from inspect import iscoroutinefunction
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rnic.endpoint.errors import MessageTooLongError
 from rnic.patterns.cursor import LiarError
@@ -23,10 +23,10 @@ from rnic.patterns.ports import AsyncMessagePort, MessagePort, Recv, Send, run, 
 from rnic.patterns.rpc.calls import Asked, Order
 from rnic.patterns.rpc.errors import ClientStalledError, Status
 from rnic.patterns.rpc.frames import Failure, Reply
-from rnic.times import after, seconds
+from rnic.times import seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Coroutine, Mapping
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping
     from concurrent.futures import Executor
 
     from rnic.patterns.ports import AsyncMessages, Messages
@@ -34,19 +34,11 @@ if TYPE_CHECKING:
 __all__ = ["AsyncServer", "Server"]
 
 T = TypeVar("T")
+Steps = Generator[Send | Recv, None, T]
 Body = bytes | bytearray | memoryview
 LEAVING = "the server takes no calls any more"
 _MANY = 1024  # messages, after which it is time for a call
 _SLOW = 1e-3  # seconds of a handler, after which others may have been cancelled meanwhile
-
-
-class _Handle(NamedTuple):
-    """The answer is what the handler of this call returns."""
-
-    order: Order
-
-
-Steps = Generator[Send | Recv | _Handle, Any, T]
 
 
 def _is_async(handler: Callable[..., object]) -> bool:
@@ -75,47 +67,35 @@ class _Server:
 
 
 class _Session:
-    """What a server does for one client, as steps."""
+    """What a server and one client say to each other, as steps."""
 
     def __init__(self, server: _Server) -> None:
         self._server, self._asked = server, server._new_table()
+        self._came: list[bytes] = []
+        self._next = Recv(self._came, None)
         self._going: set[int] = set()  # whose answers are being sent
 
-    def take(self, until: float | None) -> Steps[Order | None]:
-        """Take the next message: a call to carry out, one that was cancelled, or nothing to do."""
-        came: list[bytes] = []
-        yield Recv(came, until)
-        found = self._asked.message(came[0], monotonic(), self._server._leaving)
-        if isinstance(found, Order):
-            return found
-        # A call has one answer: a CANCEL that meets it on its way gets none, which could overtake it.
-        if found.status != Status.CANCELLED or found.number not in self._going:
-            yield from self.send(found)
-        return None
-
-    def answer(self, order: Order) -> Steps[float]:
-        """Carry out a call, and send its answer; the seconds that the handler took."""
-        began, result = monotonic(), None
-        if not order.cancelled and not order.is_late(began):
-            try:
-                result = yield _Handle(order)
-            except Exception as error:
-                result = error
-        ended = monotonic()
-        self._going.add(order.number)
-        yield from self.send(self._asked.done(order, result, ended))
-        self._going.discard(order.number)
-        return ended - began
+    def take(self, next_one: Recv) -> Steps[Order | None]:
+        """Take the next message: a call to carry out, or what has been dealt with."""
+        yield next_one
+        found = self._asked.message(self._came.pop(), monotonic(), self._server._leaving)
+        if isinstance(found, Failure):
+            # A call has one answer: a CANCEL that meets it on its way gets none, which could overtake it.
+            if found.status != Status.CANCELLED or found.number not in self._going:
+                yield from self.send(found)
+            return None
+        return None if found.cancelled else found
 
     def send(self, answer: Reply | Failure) -> Steps[None]:
         """Send an answer, or say that the client does not take it."""
         timeout = self._server._reply_timeout
+        until = None if timeout is None else monotonic() + timeout
         try:
             try:
-                yield Send(answer.pack(), after(timeout))
+                yield Send(answer.pack(), until)
             except MessageTooLongError as error:
                 refusal = Failure(answer.number, Status.TOO_LONG, "", f"the reply: {error}")
-                yield Send(refusal.pack(), after(timeout))
+                yield Send(refusal.pack(), until)
         except TimeoutError:
             raise ClientStalledError(f"the client took no answer within {timeout} s") from None
 
@@ -123,36 +103,39 @@ class _Session:
 # ---------------------------------------------------------------- for threads
 
 
-class _ThreadSession(_Session, MessagePort):
+class _ThreadSession(_Session):
     """With a client of a Server."""
 
-    def __init__(self, server: Server, messages: Messages) -> None:
-        _Session.__init__(self, server)
-        MessagePort.__init__(self, messages)
-
-    def do(self, step: Any) -> Any:
-        """Carry out a step."""
-        if isinstance(step, _Handle):
-            return self._server._handlers[step.order.method](step.order.body)
-        return super().do(step)
-
-    def one_by_one(self) -> Steps[None]:
+    def serve(self) -> Steps[None]:
         """Take calls, and carry out one after the other, until the client closes its end: EOFError."""
-        waiting, took = deque[Order](), 0.0
+        waiting, slow = deque[Order](), False
         while True:
-            if not waiting:
-                yield from self._add(waiting, None)
-            if took > _SLOW:
-                with suppress(TimeoutError):  # no more has come
-                    for _ in range(_MANY):
-                        yield from self._add(waiting, 0)
+            if not waiting and (order := (yield from self.take(self._next))) is not None:
+                waiting.append(order)
+            if slow:
+                yield from self._take_all(waiting)
             if waiting:
-                took = yield from self.answer(waiting.popleft())
+                order, began = waiting.popleft(), monotonic()
+                result = self._result(order, began)
+                ended = monotonic()
+                slow = ended - began > _SLOW
+                yield from self.send(self._asked.done(order, result, ended))
 
-    def _add(self, waiting: deque[Order], until: float | None) -> Steps[None]:
-        order = yield from self.take(until)
-        if order is not None and not order.cancelled:
-            waiting.append(order)
+    def _take_all(self, waiting: deque[Order]) -> Steps[None]:
+        """Take what has come, among which may be a CANCEL."""
+        with suppress(TimeoutError):
+            for _ in range(_MANY):
+                if (order := (yield from self.take(Recv(self._came, 0)))) is not None:
+                    waiting.append(order)
+
+    def _result(self, order: Order, now: float) -> object:
+        """What the handler returns or raises."""
+        if order.cancelled or order.is_late(now):
+            return None
+        try:
+            return self._server._handlers[order.method](order.body)
+        except Exception as error:
+            return error
 
 
 class Server(_Server):
@@ -184,8 +167,7 @@ class Server(_Server):
         raises.
         """
         try:
-            session = _ThreadSession(self, messages)
-            run(session, session.one_by_one())
+            run(MessagePort(messages), _ThreadSession(self).serve())
         except EOFError:
             return
         except (LiarError, ClientStalledError) as error:
@@ -203,21 +185,20 @@ class Server(_Server):
 # ---------------------------------------------------------------- for tasks
 
 
-class _TaskSession(_Session, AsyncMessagePort):
+class _TaskSession(_Session):
     """With a client of an AsyncServer."""
 
     _server: AsyncServer
 
     def __init__(self, server: AsyncServer, messages: AsyncMessages) -> None:
-        _Session.__init__(self, server)
-        AsyncMessagePort.__init__(self, messages)
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._running: dict[int, asyncio.Task[Any] | None] = {}  # whose handlers can be cancelled, by number
+        super().__init__(server)
+        self._port = AsyncMessagePort(messages)
+        self._tasks: set[asyncio.Task[None]] = set()
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def serve(self) -> None:
         """Until the client closes its end, which raises EOFError, or the server has answered all."""
-        own = [self._begin(self._read()), self._begin(self._leave())]
+        own = [self._begin(run_async(self._port, self._read())), self._begin(self._leave())]
         self._tasks.difference_update(own)
         try:
             await self._over
@@ -227,60 +208,61 @@ class _TaskSession(_Session, AsyncMessagePort):
                 task.cancel()
             await asyncio.wait(left)
 
-    def _begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """A task; what it raises ends all."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not self._over.done():
             self._over.set_exception(error)
 
-    async def _read(self) -> None:
+    def _read(self) -> Steps[None]:
         while True:
-            order = await run_async(self, self.take(None))
-            if order is not None and not order.cancelled:
-                self._begin(run_async(self, self.answer(order)))
-            elif order is not None and (running := self._running.get(order.number)) is not None:
-                running.cancel()
+            if (order := (yield from self.take(self._next))) is not None:
+                self._begin(self._answer(order))
 
     async def _leave(self) -> None:
         await self._server._closed.wait()
-        await run_async(self, self.send(Failure(0, Status.LEAVING, "", self._server._leaving or "")))
+        await run_async(self._port, self.send(Failure(0, Status.LEAVING, "", self._server._leaving or "")))
         while self._tasks:
             await asyncio.wait(self._tasks)
         if not self._over.done():
             self._over.set_result(None)
 
-    async def do(self, step: Any) -> Any:
-        """Carry out a step."""
-        if not isinstance(step, _Handle):
-            return await super().do(step)
-        order, server = step.order, self._server
-        if server._executor is None and order.method not in server._awaited:
-            return server._handlers[order.method](order.body)
-        return await self._handle(order, server._handlers[order.method])
+    async def _answer(self, order: Order) -> None:
+        result: object = None
+        if not order.cancelled and not order.is_late(monotonic()):
+            try:
+                result = await self._result(order, self._server._handlers[order.method])
+            except Exception as error:
+                result = error
+        self._going.add(order.number)
+        await run_async(self._port, self.send(self._asked.done(order, result, monotonic())))
+        self._going.discard(order.number)
 
-    async def _handle(self, order: Order, handler: Callable[[bytes], Any]) -> Any:
-        """Until its deadline, or until it is cancelled."""
-        task = self._running[order.number] = asyncio.current_task()
+    async def _result(self, order: Order, handler: Callable[[bytes], Any]) -> object:
+        """What the handler returns; until the deadline, or until the call is cancelled."""
+        executor, awaited = self._server._executor, order.method in self._server._awaited
+        if not awaited and executor is None:
+            return handler(order.body)
+        order.task = task = asyncio.current_task()
         limit = asyncio.timeout(order.left(monotonic()))
         try:
             async with limit:
-                if order.method in self._server._awaited:
+                if awaited:
                     return await handler(order.body)
-                loop = asyncio.get_running_loop()
-                return await loop.run_in_executor(self._server._executor, handler, order.body)
+                return await asyncio.get_running_loop().run_in_executor(executor, handler, order.body)
         except asyncio.CancelledError as error:
             if task is not None and task.cancelling() and not order.cancelled:
                 raise
             return error  # of something that the handler has awaited, if the call was not cancelled
         finally:
-            del self._running[order.number]
+            order.task = None
             if limit.expired():
                 order.until = 0.0  # over, also if the loop's timer was early by a little
 
