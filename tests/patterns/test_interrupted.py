@@ -139,6 +139,18 @@ def test_calls(error: type[BaseException]) -> None:
         assert check_each(lambda: asking.call("upper", b"x", timeout=WAIT), still_good, error) > 20
 
 
+def test_an_answer_that_has_come_is_not_lost() -> None:
+    with answering() as conn, Client(conn) as asking:
+        calls = [asking.start("upper", b"x", WAIT)]
+
+        def still_good() -> None:
+            assert calls[-1].result(WAIT) == b"X"
+            assert not asking.outstanding
+            calls.append(asking.start("upper", b"x", WAIT))
+
+        assert check_each(lambda: calls[-1].result(WAIT), still_good) > 10
+
+
 # ---------------------------------------------------------------- on queue pairs
 
 

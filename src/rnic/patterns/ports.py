@@ -480,7 +480,10 @@ class Abort(NamedTuple):
     """End the connection at once, and tell the peer why."""
 
     text: str
-    until: None = None
+
+
+MessageStep = Send | Recv | Abort
+MessageSteps = Generator[MessageStep, None, T]
 
 
 class MessagePort:
@@ -489,7 +492,7 @@ class MessagePort:
     def __init__(self, messages: Messages) -> None:
         self._messages = messages
 
-    def do(self, step: Send | Recv | Abort) -> None:
+    def do(self, step: MessageStep) -> None:
         """Carry out a step."""
         if isinstance(step, Send):
             self._messages.send(step.message, left(step.until))
@@ -509,7 +512,7 @@ class AsyncMessagePort:
     def __init__(self, messages: AsyncMessages) -> None:
         self._messages = messages
 
-    async def do(self, step: Send | Recv | Abort) -> None:
+    async def do(self, step: MessageStep) -> None:
         """Carry out a step."""
         if isinstance(step, Recv):
             if not step.into:

@@ -40,10 +40,9 @@ class Asking(Generic[T]):
 
     def __init__(self, limit: int, window: int, max_body: int) -> None:
         if limit < 1 or window < 0 or max_body < 0:
-            raise ValueError(
-                f"limit {limit}, window {window}, max_body {max_body}: give 1 or more, 0 or more bytes"
-            )
-        self.limit, self._window, self.max_body = limit, window, max_body
+            text = f"limit {limit}, window {window}, max_body {max_body}: give 1 or more, 0 or more bytes"
+            raise ValueError(text)
+        self._limit, self._window, self._max_body = limit, window, max_body
         self._waiting: dict[int, tuple[T | None, int]] = {}
         self._bytes = 0  # of those that wait
         self._last = 0
@@ -63,14 +62,14 @@ class Asking(Generic[T]):
         nbytes = len(body) if type(body) is bytes else flat(body, "call()").nbytes
         if not 1 <= (length := len(method.encode())) <= LONGEST_NAME:
             raise ValueError(f"a method's name of {length} bytes: give 1 to {LONGEST_NAME}")
-        if nbytes > self.max_body:
-            raise ValueError(f"a body of {nbytes} bytes: max_body is {self.max_body}")
+        if nbytes > self._max_body:
+            raise ValueError(f"a body of {nbytes} bytes: max_body is {self._max_body}")
         return nbytes + OVERHEAD
 
     def has_room(self, nbytes: int) -> bool:
         """Whether a call of so many bytes may begin."""
         waiting = len(self._waiting)
-        return not waiting or (waiting < self.limit and self._bytes + nbytes <= self._window)
+        return not waiting or (waiting < self._limit and self._bytes + nbytes <= self._window)
 
     def begin(self, method: str, body: bytes, left: float | None, waiter: T) -> tuple[int, bytes]:
         """A call: its number and frame. `left`: seconds to the deadline."""

@@ -12,7 +12,7 @@ from collections import deque
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
 from rnic.endpoint.errors import ClosedError, MessageTooLongError
 from rnic.patterns.cursor import LiarError
@@ -25,12 +25,7 @@ from rnic.patterns.wait import left
 from rnic.times import after
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-    from typing import Any
-
-    from rnic.patterns.ports import AsyncMessages, Messages
-
-    Steps = Generator[Send | Recv | Abort, Any, None]
+    from rnic.patterns.ports import AsyncMessages, Messages, MessageSteps
 
 __all__ = ["AsyncClient", "Client", "Future"]
 
@@ -38,12 +33,18 @@ LIMIT = 16  # what an rnic.Connection carries without a step of Python per messa
 WINDOW = 1 << 19  # half of what rnic.Config.max_backlog is by default
 
 
-class _Waiting:
+class _Call:
     """A call on its way."""
+
+    _woken: asyncio.Future[None] | None = None  # of the task that waits
 
     def __init__(self, method: str, until: float | None) -> None:
         self._method, self._until, self._number = method, until, 0
         self._answer: Reply | Failure | BaseException | None = None
+
+    def _wake(self) -> None:
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
 
     def _reply(self) -> bytes:
         answer = self._answer
@@ -53,10 +54,7 @@ class _Waiting:
         raise as_exception(answer.status, answer.kind, answer.text) if isinstance(answer, Failure) else answer
 
 
-W = TypeVar("W", bound=_Waiting)
-
-
-class _Caller(Generic[W]):
+class _Caller:
     """What a client does, as steps."""
 
     _unsent: tuple[type[Exception], ...]
@@ -64,7 +62,7 @@ class _Caller(Generic[W]):
 
     def __init__(self, messages: Messages | AsyncMessages, limit: int, window: int, max_body: int) -> None:
         self._messages = messages
-        self._asking: Asking[W] = Asking(limit, window, max_body)
+        self._asking: Asking[_Call] = Asking(limit, window, max_body)
         self._error: BaseException | None = None
         self._untold: deque[bytes] = deque()  # CANCELs that did not go
         self._came: list[bytes] = []  # an answer, until its call has it
@@ -78,7 +76,7 @@ class _Caller(Generic[W]):
         """Calls that the server has not answered, also those that were given up."""
         return len(self._asking)
 
-    def _ask(self, call: W, body: bytes, until: float | None) -> Steps:
+    def _ask(self, call: _Call, body: bytes, until: float | None) -> MessageSteps[None]:
         """Begin a call, for which there is room."""
         self._check()
         try:
@@ -91,18 +89,18 @@ class _Caller(Generic[W]):
             self._withdraw(call)
             raise
 
-    def _withdraw(self, call: W) -> None:
+    def _withdraw(self, call: _Call) -> None:
         """Nobody waits for the call any more; if it has no answer, the server is to be told."""
         if call._answer is None and (cancel := self._asking.give_up(call._number)) is not None:
             self._untold.append(cancel)
 
-    def _tell(self, until: float | None) -> Steps:
+    def _tell(self, until: float | None) -> MessageSteps[None]:
         """Say which calls were given up."""
         while self._untold and self._error is None:
             yield Send(self._untold[0], until)
             self._untold.popleft()
 
-    def _hear(self, until: float | None) -> Steps:
+    def _hear(self, until: float | None) -> MessageSteps[None]:
         """Take the next answer; TimeoutError."""
         self._check()
         try:
@@ -118,20 +116,17 @@ class _Caller(Generic[W]):
             self._fail(error)
             yield Abort(str(error))
             raise
-        del self._came[:]  # from the end of answer() to the next line no signal's handler runs
+        del self._came[:]  # from the end of answer() to the next line but one no signal's handler runs
         if call is not None:
             call._answer = answer
-            self._wake(call)
-
-    def _wake(self, call: W) -> None:
-        """Tell whoever waits that it has its answer."""
+            call._wake()
 
     def _fail(self, error: BaseException) -> None:
         """No answer comes any more."""
         self._error = self._error or error
         for call in self._asking.all_over():
             call._answer = error
-            self._wake(call)
+            call._wake()
 
     def _check(self) -> None:
         if self._error is not None:
@@ -141,7 +136,7 @@ class _Caller(Generic[W]):
 # ---------------------------------------------------------------- for threads
 
 
-class Future(_Waiting):
+class Future(_Call):
     """A call on its way; Client.start() makes it. It makes progress while a method of its client runs."""
 
     def __init__(self, client: Client, method: str, until: float | None) -> None:
@@ -171,12 +166,11 @@ class Future(_Waiting):
         """
         if self.done():
             return False
-        error = CancelledError(f"{self._method}: it was cancelled")
-        self._client._run(self._client._give_up(self, error))
+        self._client._cancel(self)
         return True
 
 
-class Client(_Caller[Future]):
+class Client(_Caller):
     """Calls to the server at the other end of a connection; one thread at a time uses it, as the connection.
 
     The connection stays the program's, which closes it, and which sends and receives nothing else on it
@@ -214,45 +208,45 @@ class Client(_Caller[Future]):
         self._run(self._start(future, body, self._asking.check(method, body), timeout))
         return future
 
-    def _run(self, steps: Steps) -> None:
+    def _run(self, steps: MessageSteps[None]) -> None:
         busy = RuntimeError("another thread uses this client: one at a time may")
         self._turn.run(partial(run, self._port, steps), 0, busy)
 
-    def _call(self, future: Future, body: bytes, nbytes: int, timeout: float | None) -> Steps:
-        yield from self._start(future, body, nbytes, timeout)
-        yield from self._wait(future, None)
+    def _call(self, call: _Call, body: bytes, nbytes: int, timeout: float | None) -> MessageSteps[None]:
+        yield from self._start(call, body, nbytes, timeout)
+        yield from self._wait(call, None)
 
-    def _start(self, future: Future, body: bytes, nbytes: int, timeout: float | None) -> Steps:
-        until = future._until
+    def _start(self, call: _Call, body: bytes, nbytes: int, timeout: float | None) -> MessageSteps[None]:
+        until = call._until
         try:
             if self._untold:
                 yield from self._tell(until)
             while not self._asking.has_room(nbytes):
                 yield from self._hear(until)
-            yield from self._ask(future, body, until)
-        except DeadlineError:
-            raise
+            yield from self._ask(call, body, until)
         except TimeoutError:
-            raise DeadlineError(f"{future._method}: the call did not go within {timeout} s") from None
+            raise DeadlineError(f"{call._method}: the call did not go within {timeout} s") from None
 
-    def _wait(self, future: Future, until: float | None) -> Steps:
-        """Until it is done, or TimeoutError."""
-        own = future._until
+    def _wait(self, call: _Call, until: float | None) -> MessageSteps[None]:
+        """Until it has its answer, or TimeoutError."""
+        own = call._until
         first = own if until is None else until if own is None else min(own, until)
         try:
-            while not future.done():
+            while call._answer is None:
                 yield from self._hear(first)
         except TimeoutError:
             if first != own:
-                raise TimeoutError(f"{future._method}: no answer in time; the call goes on") from None
-            error = DeadlineError(f"{future._method}: no answer before its deadline")
-            yield from self._give_up(future, error)
+                raise TimeoutError(f"{call._method}: no answer in time; the call goes on") from None
+            yield from self._give_up(call, DeadlineError(f"{call._method}: no answer before its deadline"))
 
-    def _give_up(self, future: Future, error: BaseException) -> Steps:
-        self._withdraw(future)
-        future._answer = future._answer or error
+    def _give_up(self, call: _Call, error: BaseException) -> MessageSteps[None]:
+        self._withdraw(call)
+        call._answer = call._answer or error
         with suppress(OSError):  # it goes ahead of the next call
             yield from self._tell(0)
+
+    def _cancel(self, call: _Call) -> None:
+        self._run(self._give_up(call, CancelledError(f"{call._method}: it was cancelled")))
 
     def __enter__(self) -> Self:
         return self
@@ -262,18 +256,14 @@ class Client(_Caller[Future]):
 
     def close(self) -> None:
         """Give up all calls that wait; the connection stays open."""
-        for future in self._asking.waiters():
-            future.cancel()
+        for call in self._asking.waiters():
+            self._cancel(call)
 
 
 # ---------------------------------------------------------------- for tasks
 
 
-class _Waiter(_Waiting):
-    _woken: asyncio.Future[None]
-
-
-class AsyncClient(_Caller[_Waiter]):
+class AsyncClient(_Caller):
     """As Client, for asyncio: many tasks may call at the same time. An async context manager.
 
     The connection stays the program's, which closes it after close(), and which does not receive on it
@@ -298,8 +288,8 @@ class AsyncClient(_Caller[_Waiter]):
         told: an async handler is cancelled. Raises ValueError for a body or a name that is too long;
         RemoteError, if the handler raised; RefusedCallError; DeadlineError; or what the connection raises.
         """
-        call = _Waiter(method, after(timeout))
-        call._woken = asyncio.get_running_loop().create_future()
+        call = _Call(method, after(timeout))
+        woken = call._woken = asyncio.get_running_loop().create_future()
         nbytes = self._asking.check(method, body)
         self._check()
         if self._reader is None:
@@ -309,7 +299,7 @@ class AsyncClient(_Caller[_Waiter]):
                 if self._gate.locked() or not self._asking.has_room(nbytes):
                     await self._wait_for_room(nbytes)
                 await run_async(self._port, self._ask(call, body, None))
-                await call._woken
+                await woken
         except TimeoutError:
             if limit.expired():
                 raise DeadlineError(f"{method}: no answer within {timeout} s") from None
@@ -325,7 +315,7 @@ class AsyncClient(_Caller[_Waiter]):
                 await self._room.wait()
                 self._check()
 
-    def _withdraw(self, call: _Waiter) -> None:
+    def _withdraw(self, call: _Call) -> None:
         super()._withdraw(call)
         if self._untold and self._error is None and (self._teller is None or self._teller.done()):
             self._teller = asyncio.create_task(self._tell_all())
@@ -335,20 +325,15 @@ class AsyncClient(_Caller[_Waiter]):
             await run_async(self._port, self._tell(None))
 
     async def _read(self) -> None:
-        """Takes the answers, for as long as there are any."""
         try:
             await run_async(self._port, self._hear_all())
         except Exception as error:
             self._fail(error)
 
-    def _hear_all(self) -> Steps:
+    def _hear_all(self) -> MessageSteps[None]:
         while True:
             yield from self._hear(None)
             self._room.set()
-
-    def _wake(self, call: _Waiter) -> None:
-        if not call._woken.done():
-            call._woken.set_result(None)
 
     def _fail(self, error: BaseException) -> None:
         super()._fail(error)

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Generator
 from contextlib import suppress
 from functools import partial
 from inspect import iscoroutinefunction
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from rnic.endpoint.errors import MessageTooLongError
 from rnic.patterns.cursor import LiarError
@@ -26,15 +25,13 @@ from rnic.patterns.rpc.frames import Failure, Reply
 from rnic.times import seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
     from concurrent.futures import Executor
 
-    from rnic.patterns.ports import AsyncMessages, Messages
+    from rnic.patterns.ports import AsyncMessages, Messages, MessageSteps
 
 __all__ = ["AsyncServer", "Server"]
 
-T = TypeVar("T")
-Steps = Generator[Send | Recv, None, T]
 Body = bytes | bytearray | memoryview
 LEAVING = "the server takes no calls any more"
 _MANY = 1024  # messages, after which it is time for a call
@@ -75,7 +72,7 @@ class _Session:
         self._next = Recv(self._came, None)
         self._going: set[int] = set()  # whose answers are being sent
 
-    def take(self, next_one: Recv) -> Steps[Order | None]:
+    def take(self, next_one: Recv) -> MessageSteps[Order | None]:
         """Take the next message: a call to carry out, or what has been dealt with."""
         yield next_one
         found = self._asked.message(self._came.pop(), monotonic(), self._server._leaving)
@@ -86,7 +83,7 @@ class _Session:
             return None
         return None if found.cancelled else found
 
-    def send(self, answer: Reply | Failure) -> Steps[None]:
+    def send(self, answer: Reply | Failure) -> MessageSteps[None]:
         """Send an answer, or say that the client does not take it."""
         timeout = self._server._reply_timeout
         until = None if timeout is None else monotonic() + timeout
@@ -106,7 +103,7 @@ class _Session:
 class _ThreadSession(_Session):
     """With a client of a Server."""
 
-    def serve(self) -> Steps[None]:
+    def serve(self) -> MessageSteps[None]:
         """Take calls, and carry out one after the other, until the client closes its end: EOFError."""
         waiting, slow = deque[Order](), False
         while True:
@@ -121,7 +118,7 @@ class _ThreadSession(_Session):
                 slow = ended - began > _SLOW
                 yield from self.send(self._asked.done(order, result, ended))
 
-    def _take_all(self, waiting: deque[Order]) -> Steps[None]:
+    def _take_all(self, waiting: deque[Order]) -> MessageSteps[None]:
         """Take what has come, among which may be a CANCEL."""
         with suppress(TimeoutError):
             for _ in range(_MANY):
@@ -193,46 +190,28 @@ class _TaskSession(_Session):
     def __init__(self, server: AsyncServer, messages: AsyncMessages) -> None:
         super().__init__(server)
         self._port = AsyncMessagePort(messages)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._tasks: set[asyncio.Task[None]] = set()  # one for each call
 
     async def serve(self) -> None:
         """Until the client closes its end, which raises EOFError, or the server has answered all."""
-        own = [self._begin(run_async(self._port, self._read())), self._begin(self._leave())]
-        self._tasks.difference_update(own)
         try:
-            await self._over
-        finally:
-            left = [*own, *self._tasks]
-            for task in left:
-                task.cancel()
-            await asyncio.wait(left)
+            async with asyncio.TaskGroup() as group:
+                reader = group.create_task(run_async(self._port, self._read(group)))
+                await self._server._closed.wait()
+                leaving = Failure(0, Status.LEAVING, "", self._server._leaving or "")
+                await run_async(self._port, self.send(leaving))
+                while self._tasks:
+                    await asyncio.wait(self._tasks)
+                reader.cancel()
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A task; what it raises ends all."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not self._over.done():
-            self._over.set_exception(error)
-
-    def _read(self) -> Steps[None]:
+    def _read(self, group: asyncio.TaskGroup) -> MessageSteps[None]:
         while True:
             if (order := (yield from self.take(self._next))) is not None:
-                self._begin(self._answer(order))
-
-    async def _leave(self) -> None:
-        await self._server._closed.wait()
-        await run_async(self._port, self.send(Failure(0, Status.LEAVING, "", self._server._leaving or "")))
-        while self._tasks:
-            await asyncio.wait(self._tasks)
-        if not self._over.done():
-            self._over.set_result(None)
+                task = group.create_task(self._answer(order))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, order: Order) -> None:
         result: object = None
