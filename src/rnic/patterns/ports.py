@@ -516,9 +516,9 @@ class AsyncMessagePort:
         """Carry out a step."""
         if isinstance(step, Recv):
             if not step.into:
-                step.into.append(await _within(step.until, self._messages.recv()))
+                step.into.append(await within(step.until, self._messages.recv()))
         elif isinstance(step, Send):
-            await _within(step.until, self._messages.send(step.message))
+            await within(step.until, self._messages.send(step.message))
         else:
             await self._messages.abort(step.text)
 
@@ -526,7 +526,7 @@ class AsyncMessagePort:
         """Nothing: each call of the messages says what has ended them."""
 
 
-def _within(until: float | None, work: Awaitable[S]) -> Awaitable[S]:
+def within(until: float | None, work: Awaitable[S]) -> Awaitable[S]:
     """The work, which raises TimeoutError at `until`."""
     return work if until is None else _limited(until, work)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from rnic.endpoint.errors import MessageTooLongError
 from rnic.patterns.cursor import LiarError
-from rnic.patterns.ports import AsyncMessagePort, MessagePort, Recv, Send, run, run_async
+from rnic.patterns.ports import AsyncMessagePort, MessagePort, Recv, Send, run, run_async, within
 from rnic.patterns.rpc.calls import Asked, Order
 from rnic.patterns.rpc.errors import ClientStalledError, Status
 from rnic.patterns.rpc.frames import Failure, Reply
@@ -230,20 +230,17 @@ class _TaskSession(_Session):
         if not awaited and executor is None:
             return handler(order.body)
         order.task = task = asyncio.current_task()
-        limit = asyncio.timeout(order.left(monotonic()))
         try:
-            async with limit:
-                if awaited:
-                    return await handler(order.body)
-                return await asyncio.get_running_loop().run_in_executor(executor, handler, order.body)
+            if awaited:
+                return await within(order.until, handler(order.body))
+            loop = asyncio.get_running_loop()
+            return await within(order.until, loop.run_in_executor(executor, handler, order.body))
         except asyncio.CancelledError as error:
             if task is not None and task.cancelling() and not order.cancelled:
                 raise
             return error  # of something that the handler has awaited, if the call was not cancelled
         finally:
             order.task = None
-            if limit.expired():
-                order.until = 0.0  # over, also if the loop's timer was early by a little
 
 
 class AsyncServer(_Server):
