@@ -91,7 +91,7 @@ class _Caller:
 
     def _withdraw(self, call: _Call) -> None:
         """Nobody waits for the call any more; if it has no answer, the server is to be told."""
-        if call._answer is None and (cancel := self._asking.give_up(call._number)) is not None:
+        if (cancel := self._asking.give_up(call._number)) is not None:
             self._untold.append(cancel)
 
     def _tell(self, until: float | None) -> MessageSteps[None]:
@@ -116,9 +116,9 @@ class _Caller:
             self._fail(error)
             yield Abort(str(error))
             raise
-        del self._came[:]  # from the end of answer() to the next line but one no signal's handler runs
+        del self._came[:]  # no signal's handler runs from the end of answer() until the call has its answer
         if call is not None:
-            call._answer = answer
+            call._answer, call._number = answer, 0  # another call may have the number now
             call._wake()
 
     def _fail(self, error: BaseException) -> None:
@@ -240,8 +240,8 @@ class Client(_Caller):
             yield from self._give_up(call, DeadlineError(f"{call._method}: no answer before its deadline"))
 
     def _give_up(self, call: _Call, error: BaseException) -> MessageSteps[None]:
-        self._withdraw(call)
         call._answer = call._answer or error
+        self._withdraw(call)
         with suppress(OSError):  # it goes ahead of the next call
             yield from self._tell(0)
 
