@@ -41,6 +41,7 @@ class Interruption:
     def __call__(self, frame: FrameType, event: str, _arg: object) -> Any:
         if event == "call":
             frame.f_trace_opcodes, frame.f_trace_lines = frame.f_code.co_filename.startswith(ROOM), False
+            self._before[frame] = "RESUME"
         elif event == "return" and frame.f_back is not None:
             self._before.pop(frame.f_back, None)  # what it has called is no function in C
         elif event == "opcode":
