@@ -456,24 +456,24 @@ class AsyncMessages(Protocol):
 
 
 class Send:
-    """Send a message; TimeoutError."""
+    """Send a message; TimeoutError after so many seconds."""
 
-    __slots__ = ("message", "until")
+    __slots__ = ("message", "timeout")
 
-    def __init__(self, message: bytes, until: float | None) -> None:
-        self.message, self.until = message, until
+    def __init__(self, message: bytes, timeout: float | None) -> None:
+        self.message, self.timeout = message, timeout
 
 
 class Recv:
-    """Put the next message into a list, unless one waits there already; TimeoutError, EOFError.
+    """Put the next message into a list, unless one waits there; TimeoutError after so many seconds, EOFError.
 
     Whoever takes it out when it has dealt with it loses none, wherever the handler of a signal raises.
     """
 
-    __slots__ = ("into", "until")
+    __slots__ = ("into", "timeout")
 
-    def __init__(self, into: list[bytes], until: float | None) -> None:
-        self.into, self.until = into, until
+    def __init__(self, into: list[bytes], timeout: float | None) -> None:
+        self.into, self.timeout = into, timeout
 
 
 class Abort(NamedTuple):
@@ -495,10 +495,10 @@ class MessagePort:
     def do(self, step: MessageStep) -> None:
         """Carry out a step."""
         if isinstance(step, Send):
-            self._messages.send(step.message, left(step.until))
+            self._messages.send(step.message, step.timeout)
         elif isinstance(step, Recv):
             if not step.into:
-                step.into.append(self._messages.recv(left(step.until)))
+                step.into.append(self._messages.recv(step.timeout))
         else:
             self._messages.abort(step.text)
 
@@ -516,9 +516,9 @@ class AsyncMessagePort:
         """Carry out a step."""
         if isinstance(step, Recv):
             if not step.into:
-                step.into.append(await within(step.until, self._messages.recv()))
+                step.into.append(await within(step.timeout, self._messages.recv()))
         elif isinstance(step, Send):
-            await within(step.until, self._messages.send(step.message))
+            await within(step.timeout, self._messages.send(step.message))
         else:
             await self._messages.abort(step.text)
 
@@ -526,11 +526,11 @@ class AsyncMessagePort:
         """Nothing: each call of the messages says what has ended them."""
 
 
-def within(until: float | None, work: Awaitable[S]) -> Awaitable[S]:
-    """The work, which raises TimeoutError at `until`."""
-    return work if until is None else _limited(until, work)
+def within(seconds: float | None, work: Awaitable[S]) -> Awaitable[S]:
+    """The work, which raises TimeoutError after so many seconds."""
+    return work if seconds is None else _limited(seconds, work)
 
 
-async def _limited(until: float, work: Awaitable[S]) -> S:
-    async with timeout(left(until)):
+async def _limited(seconds: float, work: Awaitable[S]) -> S:
+    async with timeout(seconds):
         return await work

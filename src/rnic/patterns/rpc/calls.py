@@ -11,7 +11,7 @@ from rnic.endpoint.buffers import flat
 from rnic.endpoint.errors import ClosedError
 from rnic.patterns.cursor import LiarError
 from rnic.patterns.rpc.errors import RefusedCallError, Status
-from rnic.patterns.rpc.frames import LONGEST_NAME, OVERHEAD, Call, Cancel, Failure, Reply, parse
+from rnic.patterns.rpc.frames import LONGEST_NAME, OVERHEAD, Call, Cancel, Failure, Frame, Reply, parse
 
 if TYPE_CHECKING:
     from asyncio import Task
@@ -186,13 +186,8 @@ class Asked:
         leaving: why no calls are taken any more. Raises LiarError.
         """
         frame = parse(data)
-        if isinstance(frame, Cancel):
-            if (order := self._orders.get(frame.number)) is None:  # it was answered, or did not come
-                return Failure(frame.number, Status.CANCELLED, "", "no such call")
-            order.cancel()
-            return order
         if not isinstance(frame, Call):
-            raise LiarError("the client sent a frame that servers send")
+            return self._cancelled(frame)
         if not frame.number:
             raise LiarError("the client used number 0, which no call has")
         if frame.number in self._orders:
@@ -201,6 +196,14 @@ class Asked:
             return refusal
         order = self._orders[frame.number] = Order(frame, now)
         self._bytes += len(frame.body)
+        return order
+
+    def _cancelled(self, frame: Frame) -> Order | Failure:
+        if not isinstance(frame, Cancel):
+            raise LiarError("the client sent a frame that servers send")
+        if (order := self._orders.get(frame.number)) is None:  # it was answered, or did not come
+            return Failure(frame.number, Status.CANCELLED, "", "no such call")
+        order.cancel()
         return order
 
     def _refuse(self, call: Call, leaving: str | None) -> Failure | None:

@@ -81,7 +81,7 @@ class _Caller:
         self._check()
         try:
             call._number, frame = self._asking.begin(call._method, body, left(call._until), call)
-            yield Send(frame, until)
+            yield Send(frame, left(until))
         except self._unsent:
             self._asking.over_with(call._number)
             raise
@@ -97,14 +97,14 @@ class _Caller:
     def _tell(self, until: float | None) -> MessageSteps[None]:
         """Say which calls were given up."""
         while self._untold and self._error is None:
-            yield Send(self._untold[0], until)
+            yield Send(self._untold[0], left(until))
             self._untold.popleft()
 
     def _hear(self, until: float | None) -> MessageSteps[None]:
         """Take the next answer; TimeoutError."""
         self._check()
         try:
-            yield self._next if until is None else Recv(self._came, until)
+            yield self._next if until is None else Recv(self._came, left(until))
         except TimeoutError:
             raise
         except (EOFError, OSError) as error:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import suppress
 from functools import partial
 from inspect import iscoroutinefunction
 from time import monotonic
@@ -72,27 +71,23 @@ class _Session:
         self._next = Recv(self._came, None)
         self._going: set[int] = set()  # whose answers are being sent
 
-    def take(self, next_one: Recv) -> MessageSteps[Order | None]:
-        """Take the next message: a call to carry out, or what has been dealt with."""
-        yield next_one
+    def taken(self) -> Order | Failure | None:
+        """Of the message that has come: a call to carry out, a refusal to send, or nothing to do."""
         found = self._asked.message(self._came.pop(), monotonic(), self._server._leaving)
-        if isinstance(found, Failure):
-            # A call has one answer: a CANCEL that meets it on its way gets none, which could overtake it.
-            if found.status != Status.CANCELLED or found.number not in self._going:
-                yield from self.send(found)
-            return None
-        return None if found.cancelled else found
+        if isinstance(found, Order):
+            return None if found.cancelled else found
+        # A call has one answer: a CANCEL that meets it on its way gets none, which could overtake it.
+        return None if found.status == Status.CANCELLED and found.number in self._going else found
 
     def send(self, answer: Reply | Failure) -> MessageSteps[None]:
         """Send an answer, or say that the client does not take it."""
         timeout = self._server._reply_timeout
-        until = None if timeout is None else monotonic() + timeout
         try:
             try:
-                yield Send(answer.pack(), until)
+                yield Send(answer.pack(), timeout)
             except MessageTooLongError as error:
                 refusal = Failure(answer.number, Status.TOO_LONG, "", f"the reply: {error}")
-                yield Send(refusal.pack(), until)
+                yield Send(refusal.pack(), timeout)
         except TimeoutError:
             raise ClientStalledError(f"the client took no answer within {timeout} s") from None
 
@@ -105,25 +100,25 @@ class _ThreadSession(_Session):
 
     def serve(self) -> MessageSteps[None]:
         """Take calls, and carry out one after the other, until the client closes its end: EOFError."""
-        waiting, slow = deque[Order](), False
+        waiting, looks = deque[Order](), 0
         while True:
-            if not waiting and (order := (yield from self.take(self._next))) is not None:
-                waiting.append(order)
-            if slow:
-                yield from self._take_all(waiting)
-            if waiting:
-                order, began = waiting.popleft(), monotonic()
-                result = self._result(order, began)
-                ended = monotonic()
-                slow = ended - began > _SLOW
-                yield from self.send(self._asked.done(order, result, ended))
-
-    def _take_all(self, waiting: deque[Order]) -> MessageSteps[None]:
-        """Take what has come, among which may be a CANCEL."""
-        with suppress(TimeoutError):
-            for _ in range(_MANY):
-                if (order := (yield from self.take(Recv(self._came, 0)))) is not None:
-                    waiting.append(order)
+            while looks or not waiting:
+                try:
+                    yield Recv(self._came, 0) if waiting else self._next
+                except TimeoutError:
+                    if waiting:  # no more has come
+                        break
+                    raise
+                looks -= looks > 0
+                if isinstance(found := self.taken(), Order):
+                    waiting.append(found)
+                elif found is not None:
+                    yield from self.send(found)
+            order, began = waiting.popleft(), monotonic()
+            result = self._result(order, began)
+            ended = monotonic()
+            looks = _MANY if ended - began > _SLOW else 0  # a CANCEL may have come
+            yield from self.send(self._asked.done(order, result, ended))
 
     def _result(self, order: Order, now: float) -> object:
         """What the handler returns or raises."""
@@ -208,10 +203,13 @@ class _TaskSession(_Session):
 
     def _read(self, group: asyncio.TaskGroup) -> MessageSteps[None]:
         while True:
-            if (order := (yield from self.take(self._next))) is not None:
-                task = group.create_task(self._answer(order))
+            yield self._next
+            if isinstance(found := self.taken(), Order):
+                task = group.create_task(self._answer(found))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
+            elif found is not None:
+                yield from self.send(found)
 
     async def _answer(self, order: Order) -> None:
         result: object = None
@@ -229,12 +227,13 @@ class _TaskSession(_Session):
         executor, awaited = self._server._executor, order.method in self._server._awaited
         if not awaited and executor is None:
             return handler(order.body)
+        left = order.left(monotonic())
         order.task = task = asyncio.current_task()
         try:
             if awaited:
-                return await within(order.until, handler(order.body))
+                return await within(left, handler(order.body))
             loop = asyncio.get_running_loop()
-            return await within(order.until, loop.run_in_executor(executor, handler, order.body))
+            return await within(left, loop.run_in_executor(executor, handler, order.body))
         except asyncio.CancelledError as error:
             if task is not None and task.cancelling() and not order.cancelled:
                 raise
