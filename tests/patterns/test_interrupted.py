@@ -41,6 +41,7 @@ class Interruption:
     def __call__(self, frame: FrameType, event: str, _arg: object) -> Any:
         if event == "call":
             frame.f_trace_opcodes, frame.f_trace_lines = frame.f_code.co_filename.startswith(ROOM), False
+            self._before[frame] = "RESUME"
         elif event == "return" and frame.f_back is not None:
             self._before.pop(frame.f_back, None)  # what it has called is no function in C
         elif event == "opcode":
@@ -137,6 +138,18 @@ def test_calls(error: type[BaseException]) -> None:
             assert not asking.outstanding
 
         assert check_each(lambda: asking.call("upper", b"x", timeout=WAIT), still_good, error) > 20
+
+
+def test_an_answer_that_has_come_is_not_lost() -> None:
+    with answering() as conn, Client(conn) as asking:
+        calls = [asking.start("upper", b"x", WAIT)]
+
+        def still_good() -> None:
+            assert calls[-1].result(WAIT) == b"X"
+            assert not asking.outstanding
+            calls.append(asking.start("upper", b"x", WAIT))
+
+        assert check_each(lambda: calls[-1].result(WAIT), still_good) > 10
 
 
 # ---------------------------------------------------------------- on queue pairs

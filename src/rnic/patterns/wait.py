@@ -35,7 +35,10 @@ _BATCH = 64
 
 def left(until: float | None) -> float | None:
     """Seconds that are left until a time of monotonic(), at least 0; None: for ever."""
-    return None if until is None else max(0.0, until - monotonic())
+    if until is None:
+        return None
+    seconds = until - monotonic()
+    return seconds if seconds > 0 else 0.0
 
 
 class How(Enum):

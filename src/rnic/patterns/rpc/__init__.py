@@ -14,16 +14,15 @@ A call has a method, which is a name, and a body, which is bytes; so has its rep
 is the program's: nothing is pickled. Either end can be the thread's or the one of asyncio, whatever the
 other is.
 
-What is on the wire: each message is one frame; numbers are little-endian. 0x10 in the first byte is the
-version.
+What is on the wire: each message is one frame. Numbers are little-endian, texts UTF-8.
 
-    at 0  kind   1 byte   0x11 CALL, 0x12 REPLY, 0x13 ERROR, 0x14 CANCEL at 1  small  1 byte   CALL: bytes
-    of the method's name, one at least; ERROR: the Status; else zero at 2  mid    2 bytes  ERROR: bytes of
-    the type's name; else zero at 4  id     4 bytes  the number of the call, which the client chooses; no
-    other call that was not answered has it at 8                  CALL: microseconds that are left, zero for
-    no deadline (8 bytes); the method's name, UTF-8;
-                          the body REPLY: the body ERROR: the name of the exception's type, and its text,
-                          UTF-8; 255 and 4096 bytes at most CANCEL: nothing
+    at 0  kind   1 byte   0x11 CALL, 0x12 REPLY, 0x13 ERROR, 0x14 CANCEL; 0x10 is the version
+    at 1  small  1 byte   CALL: bytes of the method's name, 1 or more; ERROR: the Status; else zero
+    at 2  mid    2 bytes  ERROR: bytes of the type's name; else zero
+    at 4  id     4 bytes  the number of the call, which the client chooses: no unanswered call has it
+    at 8  CALL: microseconds that are left, zero for no deadline (8 bytes); the method's name; the body
+          REPLY: the body
+          ERROR: the name of the exception's type, and its text; 255 and 4096 bytes at most
 
 Each CALL gets one REPLY or ERROR, in any order, also one that was cancelled. A deadline is sent as time
 that is left, so the two clocks need not agree; each end looks at its own. A CANCEL says that the client no
@@ -32,12 +31,10 @@ an ERROR CANCELLED. No call has number 0: an ERROR of it with the Status LEAVING
 no calls any more. Those that it has not answered when it closes its end did not begin.
 """
 
-from rnic.patterns.rpc.aio import AsyncClient
-from rnic.patterns.rpc.aio_server import AsyncServer
-from rnic.patterns.rpc.client import Client, Future
+from rnic.patterns.ports import AsyncMessages, Messages
+from rnic.patterns.rpc.client import AsyncClient, Client, Future
 from rnic.patterns.rpc.errors import ClientStalledError, DeadlineError, RefusedCallError, RemoteError, Status
-from rnic.patterns.rpc.server import Server
-from rnic.patterns.rpc.ways import AsyncMessages, Messages
+from rnic.patterns.rpc.server import AsyncServer, Server
 
 __all__ = [
     "AsyncClient",

@@ -5,13 +5,16 @@ time.
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rnic.endpoint.buffers import flat
 from rnic.endpoint.errors import ClosedError
 from rnic.patterns.cursor import LiarError
 from rnic.patterns.rpc.errors import RefusedCallError, Status
-from rnic.patterns.rpc.frames import LONGEST_NAME, OVERHEAD, Call, Cancel, Failure, Reply, parse
+from rnic.patterns.rpc.frames import LONGEST_NAME, OVERHEAD, Call, Cancel, Failure, Frame, Reply, parse
+
+if TYPE_CHECKING:
+    from asyncio import Task
 
 __all__ = ["Asked", "Asking", "Order"]
 
@@ -37,11 +40,11 @@ class Asking(Generic[T]):
 
     def __init__(self, limit: int, window: int, max_body: int) -> None:
         if limit < 1 or window < 0 or max_body < 0:
-            raise ValueError(
-                f"limit {limit}, window {window}, max_body {max_body}: give 1 or more, 0 or more bytes"
-            )
-        self.limit, self._window, self.max_body = limit, window, max_body
+            text = f"limit {limit}, window {window}, max_body {max_body}: give 1 or more, 0 or more bytes"
+            raise ValueError(text)
+        self._limit, self._window, self._max_body = limit, window, max_body
         self._waiting: dict[int, tuple[T | None, int]] = {}
+        self._bytes = 0  # of those that wait
         self._last = 0
         self._leaving: str | None = None
 
@@ -56,19 +59,17 @@ class Asking(Generic[T]):
             raise RefusedCallError(Status.LEAVING, self._leaving)
         if not isinstance(method, str):
             raise TypeError(f"a method's name is a str, not {method!r}")
-        nbytes = flat(body, "call()").nbytes
-        if not 1 <= len(method.encode()) <= LONGEST_NAME:
-            raise ValueError(f"a method's name of {len(method.encode())} bytes: give 1 to {LONGEST_NAME}")
-        if nbytes > self.max_body:
-            raise ValueError(f"a body of {nbytes} bytes: max_body is {self.max_body}")
+        nbytes = len(body) if type(body) is bytes else flat(body, "call()").nbytes
+        if not 1 <= (length := len(method.encode())) <= LONGEST_NAME:
+            raise ValueError(f"a method's name of {length} bytes: give 1 to {LONGEST_NAME}")
+        if nbytes > self._max_body:
+            raise ValueError(f"a body of {nbytes} bytes: max_body is {self._max_body}")
         return nbytes + OVERHEAD
 
     def has_room(self, nbytes: int) -> bool:
         """Whether a call of so many bytes may begin."""
-        if not self._waiting:
-            return True
-        waiting = sum([of for _, of in self._waiting.values()])
-        return len(self._waiting) < self.limit and waiting + nbytes <= self._window
+        waiting = len(self._waiting)
+        return not waiting or (waiting < self._limit and self._bytes + nbytes <= self._window)
 
     def begin(self, method: str, body: bytes, left: float | None, waiter: T) -> tuple[int, bytes]:
         """A call: its number and frame. `left`: seconds to the deadline."""
@@ -79,43 +80,39 @@ class Asking(Generic[T]):
         micro = 0 if left is None else max(1, min(int(left * 1e6), _FOREVER))
         frame = Call(number, micro, method, body).pack()
         self._last = number
+        self._bytes += nbytes
         self._waiting[number] = waiter, nbytes
         return number, frame
 
-    def number_of(self, waiter: T) -> int:
-        """The number of the call that somebody waits for; 0 if there is none."""
-        return next((number for number, (one, _) in self._waiting.items() if one is waiter), 0)
-
-    def over_with(self, number: int) -> None:
-        """No answer comes any more: it has come, or the call did not go."""
-        self._waiting.pop(number, None)
+    def over_with(self, number: int) -> T | None:
+        """No answer comes any more: it has come, or the call did not go; who waits for it."""
+        waiter, nbytes = self._waiting.get(number, (None, 0))
+        if nbytes:
+            self._bytes -= nbytes  # from here on no signal's handler runs: it would find half of it
+            del self._waiting[number]
+        return waiter
 
     def give_up(self, number: int) -> bytes | None:
-        """Nobody waits for the call any more; the frame that says so, None if it was answered."""
-        if number not in self._waiting:
+        """Nobody waits for the call any more; the frame that says so, None if nobody did."""
+        waiter, nbytes = self._waiting.get(number, (None, 0))
+        if waiter is None:
             return None
-        self._waiting[number] = None, self._waiting[number][1]
+        self._waiting[number] = None, nbytes
         return Cancel(number).pack()
 
     def answer(self, data: bytes) -> tuple[T | None, Reply | Failure]:
         """A message has come: who waits for it, and what it says; LiarError."""
-        waiter, frame = self.find(data)
-        self.over_with(frame.number)
-        return waiter, frame
-
-    def find(self, data: bytes) -> tuple[T | None, Reply | Failure]:
-        """As answer(), and the call goes on to wait, until over_with()."""
         frame = parse(data)
-        if not isinstance(frame, Reply | Failure):
+        if not isinstance(frame, (Reply, Failure)):
             raise LiarError("the server sent a frame that clients send")
-        if frame.number == 0 and isinstance(frame, Failure) and frame.status == Status.LEAVING:
+        if frame.number in self._waiting:
+            return self.over_with(frame.number), frame
+        if isinstance(frame, Failure) and frame.status == Status.CANCELLED:
+            return None, frame  # the CANCEL and the answer have crossed
+        if isinstance(frame, Failure) and (frame.number, frame.status) == (0, Status.LEAVING):
             self._leaving = frame.text
             return None, frame
-        if frame.number not in self._waiting:
-            if isinstance(frame, Failure) and frame.status == Status.CANCELLED:
-                return None, frame  # the CANCEL and the answer have crossed
-            raise LiarError(f"the server answered call {frame.number}, which does not wait")
-        return self._waiting[frame.number][0], frame
+        raise LiarError(f"the server answered call {frame.number}, which does not wait")
 
     def over(self) -> Exception:
         """What calls raise that have no answer when the server closes its end."""
@@ -131,17 +128,27 @@ class Asking(Generic[T]):
         """No answer comes any more: who waited."""
         waiting = self.waiters()
         self._waiting.clear()
+        self._bytes = 0
         return waiting
 
 
 class Order:
     """A call that the server has to carry out."""
 
+    cancelled = False
+    task: Task[Any] | None = None
+    """Which runs its handler, and can be cancelled."""
+
     def __init__(self, call: Call, now: float) -> None:
         self.number, self.method, self.body = call.number, call.method, call.body
         self.until = None if not call.left else now + call.left / 1e6
         """The deadline, by the clock of `now`."""
-        self.cancelled = False
+
+    def cancel(self) -> None:
+        """Nobody waits for it any more."""
+        self.cancelled = True
+        if self.task is not None:
+            self.task.cancel()
 
     def left(self, now: float) -> float | None:
         """Seconds to the deadline."""
@@ -151,19 +158,13 @@ class Order:
         """Whether the deadline has passed."""
         return self.until is not None and now >= self.until
 
-    def failed(self, error: BaseException) -> Failure:
+    def failed(self, status: Status, text: str, kind: str = "") -> Failure:
+        """An answer that is no reply."""
+        return Failure(self.number, status, kind, text)
+
+    def raised(self, error: BaseException) -> Failure:
         """The handler raised this."""
-        return Failure(self.number, Status.FAILED, type(error).__qualname__, _text_of(error))
-
-    def too_late(self) -> Failure:
-        """The deadline has passed."""
-        return Failure(
-            self.number, Status.DEADLINE, "", f"{self.method}: its deadline has passed at the server"
-        )
-
-    def withdrawn(self) -> Failure:
-        """The client has cancelled it."""
-        return Failure(self.number, Status.CANCELLED, "", f"{self.method}: it was cancelled")
+        return self.failed(Status.FAILED, _text_of(error), type(error).__qualname__)
 
 
 class Asked:
@@ -179,20 +180,14 @@ class Asked:
     def __len__(self) -> int:
         return len(self._orders)
 
-    def message(self, data: bytes, now: float, leaving: str | None = None) -> Order | Failure | None:
-        """A message has come: an order to carry out, or one that was cancelled; a refusal to send; or
-        nothing.
+    def message(self, data: bytes, now: float, leaving: str | None = None) -> Order | Failure:
+        """A message has come: an order to carry out, or one that was cancelled, or a refusal to send.
 
         leaving: why no calls are taken any more. Raises LiarError.
         """
         frame = parse(data)
-        if isinstance(frame, Cancel):
-            if (order := self._orders.get(frame.number)) is None:  # it was answered, or did not come
-                return Failure(frame.number, Status.CANCELLED, "", "no such call")
-            order.cancelled = True
-            return order
         if not isinstance(frame, Call):
-            raise LiarError("the client sent a frame that servers send")
+            return self._cancelled(frame)
         if not frame.number:
             raise LiarError("the client used number 0, which no call has")
         if frame.number in self._orders:
@@ -201,6 +196,14 @@ class Asked:
             return refusal
         order = self._orders[frame.number] = Order(frame, now)
         self._bytes += len(frame.body)
+        return order
+
+    def _cancelled(self, frame: Frame) -> Order | Failure:
+        if not isinstance(frame, Cancel):
+            raise LiarError("the client sent a frame that servers send")
+        if (order := self._orders.get(frame.number)) is None:  # it was answered, or did not come
+            return Failure(frame.number, Status.CANCELLED, "", "no such call")
+        order.cancel()
         return order
 
     def _refuse(self, call: Call, leaving: str | None) -> Failure | None:
@@ -221,18 +224,18 @@ class Asked:
         del self._orders[order.number]
         self._bytes -= len(order.body)
         if order.cancelled:
-            return order.withdrawn()
+            return order.failed(Status.CANCELLED, f"{order.method}: it was cancelled")
         if order.is_late(now):
-            return order.too_late()
+            return order.failed(Status.DEADLINE, f"{order.method}: its deadline has passed at the server")
         if isinstance(result, BaseException):
-            return order.failed(result)
-        if not isinstance(result, bytes | bytearray | memoryview):
-            return order.failed(TypeError(f"the handler returned {type(result).__name__}: it returns bytes"))
+            return order.raised(result)
+        if not isinstance(result, (bytes, bytearray, memoryview)):
+            return order.raised(TypeError(f"the handler returned {type(result).__name__}: it returns bytes"))
         try:
             body = bytes(result)
         except ValueError as error:  # a view that was released
-            return order.failed(error)
+            return order.raised(error)
         if len(body) > self._max_body:
             text = f"{order.method}: a reply of {len(body)} bytes; the server sends {self._max_body} at most"
-            return Failure(order.number, Status.TOO_LONG, "", text)
+            return order.failed(Status.TOO_LONG, text)
         return Reply(order.number, body)

@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls from a thread."""
+"""The calling end, for threads and for tasks.
+
+What a client says and hears is written once. What differs is who takes the answers: a thread does while it
+waits. Of tasks many wait at a time, and one more takes the answers for all.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import CancelledError
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
-from rnic.endpoint import MessageTooLongError
+from rnic.endpoint.errors import ClosedError, MessageTooLongError
 from rnic.patterns.cursor import LiarError
+from rnic.patterns.ports import Abort, AsyncMessagePort, MessagePort, Recv, Send, run, run_async
 from rnic.patterns.rpc.calls import Asking
 from rnic.patterns.rpc.errors import DeadlineError, as_exception
 from rnic.patterns.rpc.frames import Failure, Reply
@@ -19,25 +25,127 @@ from rnic.patterns.wait import left
 from rnic.times import after
 
 if TYPE_CHECKING:
-    from rnic.patterns.rpc.ways import Messages
+    from rnic.patterns.ports import AsyncMessages, Messages, MessageSteps
 
-__all__ = ["Client", "Future"]
+__all__ = ["AsyncClient", "Client", "Future"]
 
 LIMIT = 16  # what an rnic.Connection carries without a step of Python per message; more is slower
 WINDOW = 1 << 19  # half of what rnic.Config.max_backlog is by default
 
 
-class Future:
+class _Call:
+    """A call on its way."""
+
+    _woken: asyncio.Future[None] | None = None  # of the task that waits
+
+    def __init__(self, method: str, until: float | None) -> None:
+        self._method, self._until, self._number = method, until, 0
+        self._answer: Reply | Failure | BaseException | None = None
+
+    def _wake(self) -> None:
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    def _reply(self) -> bytes:
+        answer = self._answer
+        if isinstance(answer, Reply):
+            return answer.body
+        assert answer is not None
+        raise as_exception(answer.status, answer.kind, answer.text) if isinstance(answer, Failure) else answer
+
+
+class _Caller:
+    """What a client does, as steps."""
+
+    _unsent: tuple[type[Exception], ...]
+    """What send() raises when nothing has gone; of other exceptions that is not known."""
+
+    def __init__(self, messages: Messages | AsyncMessages, limit: int, window: int, max_body: int) -> None:
+        self._messages = messages
+        self._asking: Asking[_Call] = Asking(limit, window, max_body)
+        self._error: BaseException | None = None
+        self._untold: deque[bytes] = deque()  # CANCELs that did not go
+        self._came: list[bytes] = []  # an answer, until its call has it
+        self._next = Recv(self._came, None)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.outstanding} calls outstanding, by {self._messages!r}>"
+
+    @property
+    def outstanding(self) -> int:
+        """Calls that the server has not answered, also those that were given up."""
+        return len(self._asking)
+
+    def _ask(self, call: _Call, body: bytes, until: float | None) -> MessageSteps[None]:
+        """Begin a call, for which there is room."""
+        self._check()
+        try:
+            call._number, frame = self._asking.begin(call._method, body, left(call._until), call)
+            yield Send(frame, left(until))
+        except self._unsent:
+            self._asking.over_with(call._number)
+            raise
+        except BaseException:  # it may yet go, and then it is answered
+            self._withdraw(call)
+            raise
+
+    def _withdraw(self, call: _Call) -> None:
+        """Nobody waits for the call any more; if it has no answer, the server is to be told."""
+        if (cancel := self._asking.give_up(call._number)) is not None:
+            self._untold.append(cancel)
+
+    def _tell(self, until: float | None) -> MessageSteps[None]:
+        """Say which calls were given up."""
+        while self._untold and self._error is None:
+            yield Send(self._untold[0], left(until))
+            self._untold.popleft()
+
+    def _hear(self, until: float | None) -> MessageSteps[None]:
+        """Take the next answer; TimeoutError."""
+        self._check()
+        try:
+            yield self._next if until is None else Recv(self._came, left(until))
+        except TimeoutError:
+            raise
+        except (EOFError, OSError) as error:
+            self._fail(self._asking.over() if isinstance(error, EOFError) else error)
+            self._check()
+        try:
+            call, answer = self._asking.answer(self._came[0])
+        except LiarError as error:
+            self._fail(error)
+            yield Abort(str(error))
+            raise
+        del self._came[:]  # no signal's handler runs from the end of answer() until the call has its answer
+        if call is not None:
+            call._answer, call._number = answer, 0  # another call may have the number now
+            call._wake()
+
+    def _fail(self, error: BaseException) -> None:
+        """No answer comes any more."""
+        self._error = self._error or error
+        for call in self._asking.all_over():
+            call._answer = error
+            call._wake()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+# ---------------------------------------------------------------- for threads
+
+
+class Future(_Call):
     """A call on its way; Client.start() makes it. It makes progress while a method of its client runs."""
 
     def __init__(self, client: Client, method: str, until: float | None) -> None:
-        self._client, self._method, self._until = client, method, until
-        self._reply: bytes | None = None
-        self._error: BaseException | None = None
+        super().__init__(method, until)
+        self._client = client
 
     def done(self) -> bool:
         """Whether result() returns or raises at once; it does not look for messages."""
-        return self._reply is not None or self._error is not None
+        return self._answer is not None
 
     def result(self, timeout: float | None = None) -> bytes:
         """Wait for the reply, and return its body.
@@ -48,11 +156,8 @@ class Future:
         """
         until = after(timeout)
         if not self.done():
-            self._client._in_turn(lambda: self._client._wait(self, until))
-        if self._error is not None:
-            raise self._error
-        assert self._reply is not None
-        return self._reply
+            self._client._run(self._client._wait(self, until))
+        return self._reply()
 
     def cancel(self) -> bool:
         """Tell the server that nobody waits for this call; False if it is done already.
@@ -61,16 +166,11 @@ class Future:
         """
         if self.done():
             return False
-        error = CancelledError(f"{self._method}: it was cancelled")
-        self._client._in_turn(lambda: self._client._give_up(self, error))
+        self._client._cancel(self)
         return True
 
-    def _end(self, reply: bytes | None, error: BaseException | None = None) -> None:
-        if not self.done():
-            self._reply, self._error = reply, error
 
-
-class Client:
+class Client(_Caller):
     """Calls to the server at the other end of a connection; one thread at a time uses it, as the connection.
 
     The connection stays the program's, which closes it, and which sends and receives nothing else on it
@@ -82,28 +182,20 @@ class Client:
     max_body: bytes of the longest body.
     """
 
+    _unsent = (MessageTooLongError,)
+
     def __init__(
         self, messages: Messages, *, limit: int = LIMIT, window: int = WINDOW, max_body: int = 16 << 20
     ) -> None:
-        self._messages = messages
-        self._asking: Asking[Future] = Asking(limit, window, max_body)
+        super().__init__(messages, limit, window, max_body)
+        self._port = MessagePort(messages)
         self._turn = Turn("client")
-        self._error: BaseException | None = None
-        self._untold: deque[bytes] = deque()  # CANCELs that did not go
-        self._came: tuple[bytes, int] | None = None
-        """An answer, and the call that it has ended, or -1: what an exception has broken off goes on so."""
-
-    def __repr__(self) -> str:
-        return f"<Client: {self.outstanding} calls outstanding, by {self._messages!r}>"
-
-    @property
-    def outstanding(self) -> int:
-        """Calls that the server has not answered, also those that were given up."""
-        return len(self._asking)
 
     def call(self, method: str, body: bytes = b"", timeout: float | None = None) -> bytes:
         """Call a method, and return the reply's body: start(), and result()."""
-        return self.start(method, body, timeout).result()
+        future = Future(self, method, after(timeout))
+        self._run(self._call(future, body, self._asking.check(method, body), timeout))
+        return future._reply()
 
     def start(self, method: str, body: bytes = b"", timeout: float | None = None) -> Future:
         """Begin a call, and return while it is on its way; `timeout` is its deadline, in seconds, at both
@@ -112,121 +204,49 @@ class Client:
         Waits while the limit is reached, or the window is full, and takes answers meanwhile. Raises
         ValueError for a body or a name that is too long, DeadlineError, or what the connection raises.
         """
-        until = after(timeout)
-        nbytes = self._asking.check(method, body)
-        future = Future(self, method, until)
-        try:
-            self._in_turn(lambda: self._begin(future, body, nbytes))
-        except DeadlineError:
-            raise
-        except TimeoutError:
-            raise DeadlineError(f"{method}: the call did not go within {timeout} s") from None
+        future = Future(self, method, after(timeout))
+        self._run(self._start(future, body, self._asking.check(method, body), timeout))
         return future
 
-    def _in_turn(self, call: Callable[[], None]) -> None:
-        self._turn.run(call, 0, RuntimeError("another thread uses this client: one at a time may"))
+    def _run(self, steps: MessageSteps[None]) -> None:
+        busy = RuntimeError("another thread uses this client: one at a time may")
+        self._turn.run(partial(run, self._port, steps), 0, busy)
 
-    def _begin(self, future: Future, body: bytes, nbytes: int) -> None:
-        until = future._until
+    def _call(self, call: _Call, body: bytes, nbytes: int, timeout: float | None) -> MessageSteps[None]:
+        yield from self._start(call, body, nbytes, timeout)
+        yield from self._wait(call, None)
+
+    def _start(self, call: _Call, body: bytes, nbytes: int, timeout: float | None) -> MessageSteps[None]:
+        until = call._until
         try:
-            self._tell(left(until))
+            if self._untold:
+                yield from self._tell(until)
             while not self._asking.has_room(nbytes):
-                self._look(until)
-            self._check()
-            remaining = left(until)
-            _, frame = self._asking.begin(future._method, body, remaining, future)
-            self._send(future, frame, remaining)
+                yield from self._hear(until)
+            yield from self._ask(call, body, until)
         except TimeoutError:
-            raise
-        except BaseException:  # of a handler of a signal, perhaps: it may yet go, and then it is answered
-            self._withdraw(future)
-            raise
+            raise DeadlineError(f"{call._method}: the call did not go within {timeout} s") from None
 
-    def _send(self, future: Future, frame: bytes, timeout: float | None) -> None:
-        try:
-            self._messages.send(frame, timeout)
-        except MessageTooLongError:  # nothing has gone; with an exception of a signal's handler it may have
-            self._asking.over_with(self._asking.number_of(future))
-            raise
-        except OSError as error:
-            self._withdraw(future)
-            if not isinstance(error, TimeoutError):
-                self._fail(error)
-            raise
-
-    def _withdraw(self, future: Future) -> bool:
-        """Nobody waits for the call any more, if it waits; the server is to be told."""
-        cancel = self._asking.give_up(self._asking.number_of(future))
-        if cancel is not None:
-            self._untold.append(cancel)
-        return cancel is not None
-
-    def _wait(self, future: Future, until: float | None) -> None:
-        """Until it is done, or TimeoutError."""
-        own = future._until
+    def _wait(self, call: _Call, until: float | None) -> MessageSteps[None]:
+        """Until it has its answer, or TimeoutError."""
+        own = call._until
         first = own if until is None else until if own is None else min(own, until)
         try:
-            while not future.done():
-                self._look(first)
+            while call._answer is None:
+                yield from self._hear(first)
         except TimeoutError:
             if first != own:
-                raise TimeoutError(f"{future._method}: no answer in time; the call goes on") from None
-            self._give_up(future, DeadlineError(f"{future._method}: no answer before its deadline"))
+                raise TimeoutError(f"{call._method}: no answer in time; the call goes on") from None
+            yield from self._give_up(call, DeadlineError(f"{call._method}: no answer before its deadline"))
 
-    def _give_up(self, future: Future, error: BaseException) -> None:
-        future._end(None, error)
-        if self._error is None and self._withdraw(future):
-            with suppress(OSError):  # it goes ahead of the next call
-                self._tell(0)
+    def _give_up(self, call: _Call, error: BaseException) -> MessageSteps[None]:
+        call._answer = call._answer or error
+        self._withdraw(call)
+        with suppress(OSError):  # it goes ahead of the next call
+            yield from self._tell(0)
 
-    def _tell(self, timeout: float | None) -> None:
-        """Say which calls were given up."""
-        while self._untold and self._error is None:
-            self._messages.send(self._untold[0], timeout)
-            self._untold.popleft()
-
-    def _look(self, until: float | None) -> None:
-        """Take the next answer; TimeoutError."""
-        self._check()
-        try:
-            if self._came is None:
-                self._came = self._messages.recv(left(until)), -1
-        except TimeoutError:
-            raise
-        except (EOFError, OSError) as error:
-            self._fail(self._asking.over() if isinstance(error, EOFError) else error)
-            self._check()
-            raise
-        message, ended = self._came
-        if ended < 0:
-            ended = self._take(message)
-            self._came = message, ended
-        self._asking.over_with(ended)
-        self._came = None
-
-    def _take(self, message: bytes) -> int:
-        """End the call that it answers; its number. A second time does nothing."""
-        try:
-            waiter, answer = self._asking.find(message)
-        except LiarError as error:
-            self._fail(error)
-            self._messages.abort(str(error))
-            raise
-        if waiter is not None and isinstance(answer, Reply):
-            waiter._end(answer.body)
-        elif waiter is not None and isinstance(answer, Failure):
-            waiter._end(None, as_exception(answer.status, answer.kind, answer.text))
-        return answer.number
-
-    def _fail(self, error: BaseException) -> None:
-        """No answer comes any more."""
-        self._error = error
-        for future in self._asking.all_over():
-            future._end(None, error)
-
-    def _check(self) -> None:
-        if self._error is not None:
-            raise self._error
+    def _cancel(self, call: _Call) -> None:
+        self._run(self._give_up(call, CancelledError(f"{call._method}: it was cancelled")))
 
     def __enter__(self) -> Self:
         return self
@@ -236,5 +256,100 @@ class Client:
 
     def close(self) -> None:
         """Give up all calls that wait; the connection stays open."""
-        for future in self._asking.waiters():
-            future.cancel()
+        for call in self._asking.waiters():
+            self._cancel(call)
+
+
+# ---------------------------------------------------------------- for tasks
+
+
+class AsyncClient(_Caller):
+    """As Client, for asyncio: many tasks may call at the same time. An async context manager.
+
+    The connection stays the program's, which closes it after close(), and which does not receive on it
+    meanwhile.
+    """
+
+    _unsent = (ValueError, TypeError, RuntimeError)  # it is too long, or the connection of no use here
+
+    def __init__(
+        self, messages: AsyncMessages, *, limit: int = LIMIT, window: int = WINDOW, max_body: int = 16 << 20
+    ) -> None:
+        super().__init__(messages, limit, window, max_body)
+        self._port = AsyncMessagePort(messages)
+        self._gate, self._room = asyncio.Lock(), asyncio.Event()
+        self._reader: asyncio.Task[None] | None = None
+        self._teller: asyncio.Task[None] | None = None
+
+    async def call(self, method: str, body: bytes = b"", timeout: float | None = None) -> bytes:
+        """Call a method, and return the reply's body; `timeout` is the deadline, in seconds, at both ends.
+
+        Waits while the limit is reached, or the window is full. If the task is cancelled, the server is
+        told: an async handler is cancelled. Raises ValueError for a body or a name that is too long;
+        RemoteError, if the handler raised; RefusedCallError; DeadlineError; or what the connection raises.
+        """
+        call = _Call(method, after(timeout))
+        woken = call._woken = asyncio.get_running_loop().create_future()
+        nbytes = self._asking.check(method, body)
+        self._check()
+        if self._reader is None:
+            self._reader = asyncio.create_task(self._read())
+        try:
+            async with asyncio.timeout(timeout) as limit:
+                if self._gate.locked() or not self._asking.has_room(nbytes):
+                    await self._wait_for_room(nbytes)
+                await run_async(self._port, self._ask(call, body, None))
+                await woken
+        except TimeoutError:
+            if limit.expired():
+                raise DeadlineError(f"{method}: no answer within {timeout} s") from None
+            raise
+        finally:
+            self._withdraw(call)
+        return call._reply()
+
+    async def _wait_for_room(self, nbytes: int) -> None:
+        async with self._gate:  # the first one waits, and the others behind it
+            while not self._asking.has_room(nbytes):
+                self._room.clear()
+                await self._room.wait()
+                self._check()
+
+    def _withdraw(self, call: _Call) -> None:
+        super()._withdraw(call)
+        if self._untold and self._error is None and (self._teller is None or self._teller.done()):
+            self._teller = asyncio.create_task(self._tell_all())
+
+    async def _tell_all(self) -> None:
+        with suppress(OSError):  # of which the reader learns
+            await run_async(self._port, self._tell(None))
+
+    async def _read(self) -> None:
+        try:
+            await run_async(self._port, self._hear_all())
+        except Exception as error:
+            self._fail(error)
+
+    def _hear_all(self) -> MessageSteps[None]:
+        while True:
+            yield from self._hear(None)
+            self._room.set()
+
+    def _fail(self, error: BaseException) -> None:
+        super()._fail(error)
+        self._room.set()
+
+    async def close(self) -> None:
+        """Take no answers any more: calls that wait raise ClosedError; the connection stays open."""
+        self._fail(ClosedError("the client was closed"))
+        tasks = [task for task in (self._reader, self._teller) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

@@ -54,11 +54,8 @@ class ClientStalledError(TimeoutError):
 
 def as_exception(status: int, kind: str, text: str) -> BaseException:
     """What the client raises for an ERROR."""
-    match status:
-        case Status.FAILED:
-            return RemoteError(kind, text)
-        case Status.DEADLINE:
-            return DeadlineError(text)
-        case Status.CANCELLED:
-            return CancelledError(text)
-    return RefusedCallError(status, text)
+    if status == Status.FAILED:
+        return RemoteError(kind, text)
+    if status == Status.DEADLINE:
+        return DeadlineError(text)
+    return CancelledError(text) if status == Status.CANCELLED else RefusedCallError(status, text)

@@ -4,25 +4,18 @@
 from __future__ import annotations
 
 import struct
-from enum import IntEnum
 from typing import NamedTuple
 
 from rnic.patterns.cursor import LiarError
 
 __all__ = ["Call", "Cancel", "Failure", "Frame", "Reply", "parse"]
 
+_CALL, _REPLY, _ERROR, _CANCEL = 0x11, 0x12, 0x13, 0x14
 _HEADER = struct.Struct("<BBHI")
-_LEFT = struct.Struct("<Q")
+_CALL_HEADER = struct.Struct("<BBHIQ")
 LONGEST_NAME = 255
 _LONGEST_TEXT = 4096
-OVERHEAD = _HEADER.size + _LEFT.size + LONGEST_NAME  # bytes by which a frame is longer than its body, at most
-
-
-class _Kind(IntEnum):
-    CALL = 0x11
-    REPLY = 0x12
-    ERROR = 0x13
-    CANCEL = 0x14
+OVERHEAD = _CALL_HEADER.size + LONGEST_NAME  # bytes by which a frame is longer than its body, at most
 
 
 class Call(NamedTuple):
@@ -37,8 +30,7 @@ class Call(NamedTuple):
     def pack(self) -> bytes:
         """The frame."""
         name = self.method.encode()
-        header = _HEADER.pack(_Kind.CALL, len(name), 0, self.number)
-        return b"".join((header, _LEFT.pack(self.left), name, self.body))
+        return b"".join((_CALL_HEADER.pack(_CALL, len(name), 0, self.number, self.left), name, self.body))
 
 
 class Reply(NamedTuple):
@@ -49,7 +41,7 @@ class Reply(NamedTuple):
 
     def pack(self) -> bytes:
         """The frame."""
-        return _HEADER.pack(_Kind.REPLY, 0, 0, self.number) + self.body
+        return _HEADER.pack(_REPLY, 0, 0, self.number) + self.body
 
 
 class Failure(NamedTuple):
@@ -63,7 +55,7 @@ class Failure(NamedTuple):
     def pack(self) -> bytes:
         """The frame; long texts are cut."""
         kind, text = _cut(self.kind, LONGEST_NAME), _cut(self.text, _LONGEST_TEXT)
-        return _HEADER.pack(_Kind.ERROR, self.status, len(kind), self.number) + kind + text
+        return _HEADER.pack(_ERROR, self.status, len(kind), self.number) + kind + text
 
 
 class Cancel(NamedTuple):
@@ -73,7 +65,7 @@ class Cancel(NamedTuple):
 
     def pack(self) -> bytes:
         """The frame."""
-        return _HEADER.pack(_Kind.CANCEL, 0, 0, self.number)
+        return _HEADER.pack(_CANCEL, 0, 0, self.number)
 
 
 Frame = Call | Reply | Failure | Cancel
@@ -88,28 +80,26 @@ def parse(data: bytes) -> Frame:
     if len(data) < _HEADER.size:
         raise LiarError(f"a message of {len(data)} bytes is no frame")
     kind, small, mid, number = _HEADER.unpack_from(data)
-    match kind:
-        case _Kind.CALL if not mid:
-            return _call(number, small, data)
-        case _Kind.REPLY if not (small or mid):
-            return Reply(number, data[_HEADER.size :])
-        case _Kind.ERROR:
-            return _failure(number, small, mid, data)
-        case _Kind.CANCEL if not (small or mid) and len(data) == _HEADER.size:
-            return Cancel(number)
+    if kind == _REPLY and not (small or mid):
+        return Reply(number, data[_HEADER.size :])
+    if kind == _CALL and not mid:
+        return _call(number, small, data)
+    if kind == _ERROR:
+        return _failure(number, small, mid, data)
+    if kind == _CANCEL and not (small or mid) and len(data) == _HEADER.size:
+        return Cancel(number)
     raise LiarError(f"a message that begins with {data[:4].hex()} is no frame of this version")
 
 
 def _call(number: int, length: int, data: bytes) -> Call:
-    begin = _HEADER.size + _LEFT.size
-    if not length or len(data) < begin + length:
+    end = _CALL_HEADER.size + length
+    if not length or len(data) < end:
         raise LiarError(f"a call of {len(data)} bytes, whose method's name has {length}")
-    (left,) = _LEFT.unpack_from(data, _HEADER.size)
     try:
-        method = data[begin : begin + length].decode()
+        method = data[_CALL_HEADER.size : end].decode()
     except UnicodeDecodeError:
         raise LiarError("a method's name that is not UTF-8") from None
-    return Call(number, left, method, data[begin + length :])
+    return Call(number, _CALL_HEADER.unpack_from(data)[-1], method, data[end:])
 
 
 def _failure(number: int, status: int, length: int, data: bytes) -> Failure:
