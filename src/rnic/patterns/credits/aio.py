@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from time import monotonic
 from typing import TYPE_CHECKING, Self
 
-from rnic.enums import QPState
-from rnic.patterns.chain import LIFE, QueueError
-from rnic.patterns.credits.ends import PARTING, Ends
+from rnic.aio.waiting import OrderedQueue, Queue, SharedQueue, turn_of
+from rnic.patterns.credits.ends import PARTING, Ends, Out
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
     from types import TracebackType
 
-    from rnic._nic.nic import WC, SendWR
+    from rnic._nic.nic import Result, SendWR
     from rnic.endpoint.buffers import AnyBuffer
     from rnic.patterns.cursor import LiarError
 
@@ -25,12 +25,11 @@ __all__ = ["AsyncChannel"]
 class AsyncChannel(Ends):
     """As Channel, for asyncio: tasks of one loop may send and receive at the same time.
 
-    From its first call on a task of its own answers the peer, until close() or abort(). Messages go in the
+    From its first call on the loop answers the peer, until close() or abort(). Messages go in the
     order of the calls; asyncio.timeout() limits a call.
     """
 
-    _pump: asyncio.Task[None] | None = None
-    _stopping: asyncio.Task[None] | None = None
+    _loop: asyncio.AbstractEventLoop | None = None
 
     async def send(self, message: AnyBuffer, *, begins: Callable[[], object] | None = None) -> None:
         """Send a message; returns when all of it was posted, and the buffer may be changed.
@@ -40,38 +39,50 @@ class AsyncChannel(Ends):
         the message. Raises rnic.MessageTooLongError for one that the peer does
         not take.
         """
-        self._begin()
-        flow = self._flow
-        handle = flow.queue(message, begins)
+        loop = self._begin()
+        await turn_of(loop).take()
+        out = Out(message)
         try:
-            await self._go()
-            await self._until(lambda: flow.is_sent(handle))
+            if not self._send(out):
+                await self._sends.wait(lambda: self._is_decided(out), first=self._turn)
+                self._is_sent(out)
         except BaseException:
-            flow.take_back(handle)
+            loop.call_soon(self._turn)  # the peer learns that the rest does not come
             raise
+        finally:
+            if self._take_back(out) and begins is not None:
+                begins()
+
+    def _is_decided(self, out: Out) -> bool:
+        try:
+            return self._is_sent(out)
+        except Exception:
+            return True
 
     async def recv(self) -> bytes:
         """Wait for the next message; EOFError when the peer has closed its end."""
-        self._begin()
-        flow = self._flow
-        flow.wanted += 1
+        loop, machine = self._begin(), self._machine
+        await turn_of(loop).take()
         try:
-            while (message := flow.take()) is None:
-                await self._go()  # receives that were kept back
-                if (message := flow.take()) is not None:  # it came while that waited
-                    break
-                await self._change()
+            if self._receivers or not machine.take():
+                again = False
+                while not (again and self._has_next()):
+                    await self._receivers.wait(self._has_news, again, first=self._turn)
+                    again = True
+            message: bytes = machine.hand
         finally:
-            flow.wanted -= 1
+            if self._receivers:
+                loop.call_soon(self._turn)  # there may be one for the next task
+        machine.hand = None
         return message
+
+    def _has_news(self) -> bool:
+        return self.is_waiting or self.error is not None or self._machine.heard_goodbye
 
     def leave(self, message: bytes) -> None:
         """Leave a message to the channel: it goes now, or when the channel posts next. Does not wait."""
         self._begin()
-        if self._posting.locked():
-            self._flow.queue(message)
-        else:
-            self._leave(message)
+        self._send(Out(message))
 
     async def carry_out(self, wrs: Iterable[SendWR], *, behind: Callable[[], bytes] | None = None) -> None:
         """Carry out READs and WRITEs on the queue pair, in order, and wait until all have completed.
@@ -81,59 +92,40 @@ class AsyncChannel(Ends):
         then, the channel is over. QueueError tells of one that failed, which ends the channel.
         """
         self._begin()
-        batches = self._batches(wrs)
-        batch = next(batches, [])
-        while batch:
-            following = next(batches, [])
-            async with self._posting:
-                await self._carry(batch, None if following else behind)
-            batch = following
+        async with self._carrying:
+            if self.error is not None:
+                raise self.error
+            try:
+                last: list[Result] = []
+                for batch in self._batches(wrs):
+                    posted = self._carry(batch)
+                    await self._complete(last)
+                    last = posted
+                if behind is not None:
+                    self._send(Out(behind()))
+                await self._complete(last)
+            except BaseException:
+                await self._settle()
+                raise
 
-    async def _carry(self, batch: list[SendWR], behind: Callable[[], bytes] | None) -> None:
-        if self.error is not None:
-            raise self.error
-        sends = self._sends
-        try:
-            if (ticket := sends.posted + len(batch) - sends.depth) > sends.reached:
-                await self._ended(ticket)
-            ticket = sends.post(batch, signaled=True, timeout=0)
-            if behind is not None:
-                self._leave(behind())
-            await self._ended(ticket)
-        except QueueError as error:
-            raise self._blame(error) from None
+    async def _complete(self, results: list[Result]) -> None:
+        await self._waits.wait(lambda: all(one.done for one in results), first=self._turn)
+        for one in results:
+            one.result()
 
-    async def _ended(self, ticket: int) -> None:
-        """Wait for a ticket; also if the call is cancelled meanwhile, or the channel is over."""
-        waiting = asyncio.ensure_future(self._sends.wait_async(ticket))
+    async def _settle(self) -> None:
+        """Wait until no request is under way."""
         try:
-            while not waiting.done() and self.error is None:
-                news = asyncio.get_running_loop().create_future()
-                self._news.append(news)
-                await asyncio.wait([waiting, news], return_when=asyncio.FIRST_COMPLETED)
+            await self._for_a_moment(lambda: not self._machine.operates)
         finally:
-            await self._settle(waiting)
-        if self.error is not None:
-            raise self.error
-
-    async def _settle(self, waiting: asyncio.Future[None]) -> None:
-        """Until what was posted is not under way any more; raises QueueError."""
-        try:
-            if self._qp.state is not QPState.ERR:
-                await asyncio.wait([waiting], timeout=PARTING)
-        finally:
-            if not waiting.done():
-                waiting.cancel()
+            if self._machine.operates:
                 self._kill(TimeoutError("a READ or WRITE does not end"))
-        if waiting.done():
-            waiting.result()
 
     async def refuse(self, error: LiarError) -> None:
         """The peer has lied in what its messages say: tell it why, and end the channel."""
         self._begin()
-        self._fail(error)
-        await self._part()
-        self._wake()
+        self._end(error, str(error))
+        await self._for_a_moment(lambda: self._machine.may_leave)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """Messages, until the peer closes its end."""
@@ -154,130 +146,110 @@ class AsyncChannel(Ends):
         if self._closed:
             return
         self._begin()
-        flow, known = self._flow, self._flow.error
+        what = "close: the peer did not close its end in time"
         try:
-            flow.drop()
-            flow.end()
-            if known is None:
+            if self.error is None:
                 async with asyncio.timeout(timeout):
-                    await self._go()
-                    await self._until(lambda: flow.finished)
-                await self._last()
+                    await self._waits.wait(self._has_greeted, first=self._turn)
+                    self._machine.close(None)
+                    self._machine.hand = None
+                    await self._waits.wait(self._has_closed, first=self._turn)
+                if self.error is not None:
+                    raise self.error
+                await self._for_a_moment(lambda: self._machine.may_leave)
         except TimeoutError:
-            raise TimeoutError("close: the peer did not close its end in time") from None
+            self._end(TimeoutError(what), "the goodbyes were not said in time")
+            await self._for_a_moment(lambda: self._machine.may_leave)
+            raise TimeoutError(what) from None
         finally:
-            await self._stop()
+            self._stop()
 
     async def abort(self, text: str = "the program ended the channel") -> None:
-        """End the channel at once, and tell the peer why, at most 248 bytes; messages may be lost."""
+        """End the channel at once, and tell the peer why, at most 140 bytes; messages may be lost."""
         if self._closed:
             return
         self._begin()
-        self._abort(text)
         try:
-            await self._part()
+            self._abort(text)
+            await self._for_a_moment(lambda: self._machine.may_leave)
         finally:
-            await self._stop()
+            self._stop()
 
     # ------------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
+    def _begin(self) -> asyncio.AbstractEventLoop:
         self._check_open()
-        if self._pump is None and self._stopping is None:
-            self._posting = asyncio.Lock()
-            self._news: list[asyncio.Future[None]] = []
-            self._pump = asyncio.create_task(self._run())
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop = loop
+            self._sends, self._receivers, self._waits = OrderedQueue(), SharedQueue(), Queue()
+            self._carrying = asyncio.Lock()
+            self._soon: asyncio.Handle | None = None
+            self._timer: asyncio.TimerHandle | None = None
+            self._timer_at = 0.0
+            for fd in self._filenos:
+                loop.add_reader(fd, self._turn)
+            self._turn()
+        return loop
 
-    async def _run(self) -> None:
-        """Takes what comes, and posts what may go, until the channel is over."""
+    def _turn(self) -> None:
+        """Move what can be moved, and wake the tasks that can go on."""
+        if self._closed:
+            return
+        machine, more = self._machine, False
         try:
-            while self._flow.error is None:
-                await self._go()
-                self._arrived(await self._come())
-                self._wake()
+            machine.want(bool(self._receivers) and machine.hand is None)
+            if self._filenos:
+                machine.quiet()
+            more = self._move()
+            if self._filenos and not machine.armed and not more:
+                machine.arm()
+                more = self._move()
         except Exception as error:
-            self._fail(error)
-            self._wake()
-            await self._part()
+            self._kill(error)
         finally:
-            self._wake()
+            for queue in (self._sends, self._receivers, self._waits):
+                queue.wake()
+            self._plan(more or not self._filenos)
 
-    async def _come(self) -> list[WC]:
-        """What comes; each second without anything, ask the peer's device for a sign of life."""
-        while True:
-            try:
-                async with asyncio.timeout(LIFE):
-                    return await self._receipts.wait_async()
-            except TimeoutError:
-                if not self._posting.locked():  # else what is under way asks
-                    self._sends.look()
+    def _plan(self, soon: bool) -> None:
+        """When the next turn is, if nothing comes."""
+        assert self._loop is not None
+        if self._soon is not None:
+            self._soon.cancel()
+        self._soon = self._loop.call_soon(self._turn) if soon else None
+        due = self._machine.deadline()
+        if due is not None and (self._timer is None or due < self._timer_at):
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = due
+            self._timer = self._loop.call_later(max(0.0, due - monotonic()), self._on_time)
 
-    def _wake(self) -> None:
-        for one in self._news:
-            if not one.done():
-                one.set_result(None)
-        self._news.clear()
+    def _on_time(self) -> None:
+        self._timer = None
+        self._turn()
 
-    async def _change(self) -> None:
-        """Until something has come."""
-        news = asyncio.get_running_loop().create_future()
-        self._news.append(news)
-        await news
+    async def _for_a_moment(self, is_so: Callable[[], bool]) -> None:
+        """Wait until something is so, for a second at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PARTING):
+                await self._waits.wait(is_so, first=self._turn)
 
-    async def _until(self, is_so: Callable[[], bool]) -> None:
-        while not is_so():
-            if self._flow.error is not None:
-                raise self._flow.error
-            await self._change()
-
-    async def _go(self) -> None:
-        """Post all that may go now."""
-        async with self._posting:
-            posted = False
-            try:
-                while True:
-                    while ticket := self._blocking:
-                        await self._sends.wait_async(ticket)
-                    if not self._post_next():
-                        break
-                    posted = True
-            except QueueError as error:
-                self._fail(error)
-                raise
-            finally:
-                if posted:
-                    self._wake()
-
-    async def _part(self) -> None:
-        """Send the ABORT, if there may be one."""
+    def _stop(self) -> None:
+        """Leave the loop, give all back, and wake all tasks; several may ask for it."""
+        if self._closed:
+            return
+        assert self._loop is not None
+        for fd in self._filenos:
+            self._loop.remove_reader(fd)
+        for handle in (self._soon, self._timer):
+            if handle is not None:
+                handle.cancel()
         try:
-            async with asyncio.timeout(PARTING), self._posting:
-                if not self._blocking and self._post_next():
-                    await self._sends.wait_async(self._sends.posted)
-        except (ConnectionError, OSError, TimeoutError):
-            pass  # the peer learns of the end without a reason
-
-    async def _last(self) -> None:
-        """Until the peer has what was sent last; it may have gone by now, as it has all."""
-        with suppress(QueueError, TimeoutError):
-            async with asyncio.timeout(PARTING), self._posting:
-                await self._sends.wait_async(self._sends.posted)
-
-    async def _stop(self) -> None:
-        """Several may ask for it at a time."""
-        if self._stopping is None:
-            self._stopping = asyncio.create_task(self._let_go())
-        await asyncio.shield(self._stopping)
-
-    async def _let_go(self) -> None:
-        pump, self._pump = self._pump, None
-        assert pump is not None
-        pump.cancel()
-        try:
-            await asyncio.wait([pump])
-        finally:
-            self._wake()
             self._release()
+        finally:
+            for queue in (self._sends, self._receivers, self._waits):
+                queue.wake_all()
 
     async def __aenter__(self) -> Self:
         return self
