@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
-from rnic._nic.nic import MR
+from typing import TYPE_CHECKING
+
+from rnic._nic.nic import MR, Machine
 from rnic.conn.device import let_go_memory
 from rnic.endpoint import SPARE, Config
 from rnic.enums import AccessFlags
 from rnic.verbs.pd import PD
+
+if TYPE_CHECKING:
+    from rnic._nic.nic import CQ, QP
 
 RESULT_SIZE = 8
 MAX_BOUNCE = 32
@@ -23,11 +28,37 @@ class Memory:
     """
 
     def __init__(self, pd: PD, config: Config) -> None:
+        self.config = config
         self.receives = config.receives + SPARE
         self.bounces = min(config.receives, MAX_BOUNCE)
         self.sends_at = self.receives * config.receive_size
         self.results_at = -(-(self.sends_at + self.bounces * config.send_size) // RESULT_SIZE) * RESULT_SIZE
         self.mr: MR = pd.alloc_mr(self.results_at + MAX_OPS * RESULT_SIZE, AccessFlags.LOCAL_WRITE)
+
+    def machine(self, qp: QP, send_cq: CQ, recv_cq: CQ, bounces: int | None = None) -> Machine:
+        """The machine that moves messages on a queue pair, by this memory; the completion queues may be one.
+
+        `bounces`: how many of the buffers for SENDs it uses; None: all.
+        """
+        config = self.config
+        return Machine(
+            qp,
+            send_cq,
+            self.mr,
+            recv_cq=recv_cq,
+            receives=config.receives,
+            receive_size=config.receive_size,
+            send_size=config.send_size,
+            max_regions=config.max_regions,
+            max_message=config.max_message,
+            max_backlog=config.max_backlog,
+            announce=config.announce if config.access & AccessFlags.REMOTE_READ else None,
+            idle=config.idle_interval,
+            bounces=self.bounces if bounces is None else bounces,
+            sends_at=self.sends_at,
+            results_at=self.results_at,
+            spin=config.spin,
+        )
 
     def let_go(self) -> None:
         """Deregister it."""

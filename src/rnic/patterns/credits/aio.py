@@ -4,22 +4,26 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from rnic.aio.waiting import OrderedQueue, Queue, SharedQueue, turn_of
-from rnic.patterns.credits.ends import PARTING, Ends, Out
+from rnic.patterns.credits.ends import Ends, Out, Until
+from rnic.patterns.wait import left
+from rnic.times import after
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
     from types import TracebackType
 
-    from rnic._nic.nic import Result, SendWR
+    from rnic._nic.nic import SendWR
     from rnic.endpoint.buffers import AnyBuffer
+    from rnic.patterns.credits.ends import Steps
     from rnic.patterns.cursor import LiarError
 
 __all__ = ["AsyncChannel"]
+
+T = TypeVar("T")
 
 
 class AsyncChannel(Ends):
@@ -36,48 +40,13 @@ class AsyncChannel(Ends):
 
         Waits while the peer has no receive for it. After a cancellation the buffer is free, and the peer
         gets the whole message or nothing of it; begins is called, with nothing, when it is clear that it gets
-        the message. Raises rnic.MessageTooLongError for one that the peer does
-        not take.
+        the message. Raises rnic.MessageTooLongError for one that the peer does not take.
         """
-        loop = self._begin()
-        await turn_of(loop).take()
-        out = Out(message)
-        try:
-            if not self._send(out):
-                await self._sends.wait(lambda: self._is_decided(out), first=self._turn)
-                self._is_sent(out)
-        except BaseException:
-            loop.call_soon(self._turn)  # the peer learns that the rest does not come
-            raise
-        finally:
-            if self._take_back(out) and begins is not None:
-                begins()
-
-    def _is_decided(self, out: Out) -> bool:
-        try:
-            return self._is_sent(out)
-        except Exception:
-            return True
+        await self._run(self._sending(Out(message), begins))
 
     async def recv(self) -> bytes:
         """Wait for the next message; EOFError when the peer has closed its end."""
-        loop, machine = self._begin(), self._machine
-        await turn_of(loop).take()
-        try:
-            if self._receivers or not machine.take():
-                again = False
-                while not (again and self._has_next()):
-                    await self._receivers.wait(self._has_news, again, first=self._turn)
-                    again = True
-            message: bytes = machine.hand
-        finally:
-            if self._receivers:
-                loop.call_soon(self._turn)  # there may be one for the next task
-        machine.hand = None
-        return message
-
-    def _has_news(self) -> bool:
-        return self.is_waiting or self.error is not None or self._machine.heard_goodbye
+        return await self._run(self._receiving())  # type: ignore[no-any-return]
 
     def leave(self, message: bytes) -> None:
         """Leave a message to the channel: it goes now, or when the channel posts next. Does not wait."""
@@ -93,39 +62,11 @@ class AsyncChannel(Ends):
         """
         self._begin()
         async with self._carrying:
-            if self.error is not None:
-                raise self.error
-            try:
-                last: list[Result] = []
-                for batch in self._batches(wrs):
-                    posted = self._carry(batch)
-                    await self._complete(last)
-                    last = posted
-                if behind is not None:
-                    self._send(Out(behind()))
-                await self._complete(last)
-            except BaseException:
-                await self._settle()
-                raise
-
-    async def _complete(self, results: list[Result]) -> None:
-        await self._waits.wait(lambda: all(one.done for one in results), first=self._turn)
-        for one in results:
-            one.result()
-
-    async def _settle(self) -> None:
-        """Wait until no request is under way."""
-        try:
-            await self._for_a_moment(lambda: not self._machine.operates)
-        finally:
-            if self._machine.operates:
-                self._kill(TimeoutError("a READ or WRITE does not end"))
+            await self._run(self._carrying_out(wrs, behind))
 
     async def refuse(self, error: LiarError) -> None:
         """The peer has lied in what its messages say: tell it why, and end the channel."""
-        self._begin()
-        self._end(error, str(error))
-        await self._for_a_moment(lambda: self._machine.may_leave)
+        await self._run(self._end(error, str(error)))
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """Messages, until the peer closes its end."""
@@ -143,46 +84,58 @@ class AsyncChannel(Ends):
         ended the channel. In any case the queue pair is then in ERR, and the channel's memory is given
         back.
         """
-        if self._closed:
-            return
-        self._begin()
-        what = "close: the peer did not close its end in time"
-        try:
-            if self.error is None:
-                async with asyncio.timeout(timeout):
-                    await self._waits.wait(self._has_greeted, first=self._turn)
-                    self._machine.close(None)
-                    self._machine.hand = None
-                    await self._waits.wait(self._has_closed, first=self._turn)
-                if self.error is not None:
-                    raise self.error
-                await self._for_a_moment(lambda: self._machine.may_leave)
-        except TimeoutError:
-            self._end(TimeoutError(what), "the goodbyes were not said in time")
-            await self._for_a_moment(lambda: self._machine.may_leave)
-            raise TimeoutError(what) from None
-        finally:
-            self._stop()
+        if not self._closed:
+            await self._run(self._closing(), timeout)
 
     async def abort(self, text: str = "the program ended the channel") -> None:
         """End the channel at once, and tell the peer why, at most 140 bytes; messages may be lost."""
-        if self._closed:
-            return
-        self._begin()
-        try:
-            self._abort(text)
-            await self._for_a_moment(lambda: self._machine.may_leave)
-        finally:
-            self._stop()
+        if not self._closed:
+            await self._run(self._aborting(text))
 
     # ------------------------------------------------------------------------------------
+
+    async def _run(self, call: Steps[T], timeout: float | None = None) -> T:
+        until, loop = after(timeout), self._begin()
+        try:
+            await turn_of(loop).take()
+            step = next(call)
+            while True:
+                try:
+                    await self._wait(step, until if step.seconds is None else after(step.seconds))
+                except BaseException as error:
+                    step = call.throw(error)
+                else:
+                    step = call.send(None)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        finally:
+            call.close()
+            if not self._closed and self._receivers and self.is_waiting:  # for the next task
+                loop.call_soon(self._turn)
+
+    async def _wait(self, step: Until, until: float | None) -> None:
+        def is_decided() -> bool:
+            try:
+                return step.is_so()
+            except Exception:
+                return True
+
+        try:
+            async with asyncio.timeout(left(until)):
+                again = False
+                while not again or not step.is_so():
+                    await self._queues[step.among].wait(is_decided, again, first=self._turn)
+                    again = True
+        except TimeoutError:
+            raise TimeoutError(f"{step.what} in time") from None
 
     def _begin(self) -> asyncio.AbstractEventLoop:
         self._check_open()
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop = loop
-            self._sends, self._receivers, self._waits = OrderedQueue(), SharedQueue(), Queue()
+            self._receivers = SharedQueue()
+            self._queues = {"senders": OrderedQueue(), "receivers": self._receivers, "others": Queue()}
             self._carrying = asyncio.Lock()
             self._soon: asyncio.Handle | None = None
             self._timer: asyncio.TimerHandle | None = None
@@ -208,7 +161,7 @@ class AsyncChannel(Ends):
         except Exception as error:
             self._kill(error)
         finally:
-            for queue in (self._sends, self._receivers, self._waits):
+            for queue in self._queues.values():
                 queue.wake()
             self._plan(more or not self._filenos)
 
@@ -229,14 +182,8 @@ class AsyncChannel(Ends):
         self._timer = None
         self._turn()
 
-    async def _for_a_moment(self, is_so: Callable[[], bool]) -> None:
-        """Wait until something is so, for a second at most."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(PARTING):
-                await self._waits.wait(is_so, first=self._turn)
-
-    def _stop(self) -> None:
-        """Leave the loop, give all back, and wake all tasks; several may ask for it."""
+    def _release(self) -> None:
+        """Leave the loop, give all back, and wake all tasks."""
         if self._closed:
             return
         assert self._loop is not None
@@ -246,9 +193,9 @@ class AsyncChannel(Ends):
             if handle is not None:
                 handle.cancel()
         try:
-            self._release()
+            super()._release()
         finally:
-            for queue in (self._sends, self._receivers, self._waits):
+            for queue in self._queues.values():
                 queue.wake_all()
 
     async def __aenter__(self) -> Self:

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from rnic.conn.waits import earliest, sleep
-from rnic.errors import VerbsError
-from rnic.patterns.credits.ends import PARTING, Ends, Out
+from rnic.patterns.credits.ends import Ends, Out, Until
 from rnic.patterns.wait import How, left
 from rnic.times import after
 
@@ -16,11 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
-    from rnic._nic.nic import Result, SendWR
+    from rnic._nic.nic import SendWR
     from rnic.endpoint.buffers import AnyBuffer
+    from rnic.patterns.credits.ends import Steps
     from rnic.patterns.cursor import LiarError
 
 __all__ = ["Channel"]
+
+T = TypeVar("T")
 
 
 class Channel(Ends):
@@ -54,48 +55,19 @@ class Channel(Ends):
         called, with nothing, when it is clear that it gets the message. Raises
         rnic.MessageTooLongError (a ValueError) for one that the peer does not take.
         """
-        until, out = after(timeout), Out(message)
-        self._enter()
-        try:
-            try:
-                if not self._send(out):
-                    self._wait(lambda: self._is_sent(out), until, "send: the peer takes nothing")
-            finally:
-                if self._take_back(out) and begins is not None:
-                    begins()
-        except TimeoutError:
-            self._move()  # the peer learns that the rest does not come
-            raise
-        finally:
-            self._inside = False
+        self._run(self._sending(Out(message), begins), timeout)
 
     def recv(self, timeout: float | None = None, *, spin: float | None = None) -> bytes:
         """Wait for the next message; EOFError when the peer has closed its end, TimeoutError.
 
-        spin: seconds that How.ADAPTIVE polls this time before it sleeps; None: 50 us, or less if polling has
+        spin: seconds that How.ADAPTIVE polls this time before it sleeps; None: 50 us, or none if polling has
         been in vain.
         """
-        machine, until = self._machine, after(timeout)
-        self._enter()
-        try:
-            if not machine.take():
-                machine.want(True)
-                self._wait(self._has_next, until, "recv: no message came", spin)
-            message: bytes
-            message, machine.hand = machine.hand, None  # no call behind which an exception could come
-            return message
-        finally:
-            machine.want(False)
-            self._inside = False
+        return self._run(self._receiving(), timeout, spin)  # type: ignore[no-any-return]
 
     def leave(self, message: bytes) -> None:
         """Leave a message to the channel: it goes now, or as soon as it can, in this call or a later one."""
-        self._enter()
-        try:
-            self._move()
-            self._send(Out(message))
-        finally:
-            self._inside = False
+        self._run(self._leaving(Out(message)), 0)
 
     def carry_out(
         self,
@@ -110,45 +82,11 @@ class Channel(Ends):
         TimeoutError when no request of them is under way any more, at most a second late: if some do not end
         by then, the channel is over. QueueError tells of one that failed, which ends the channel.
         """
-        until = after(timeout)
-        self._enter()
-        try:
-            if self.error is not None:
-                raise self.error
-            last: list[Result] = []
-            for batch in self._batches(wrs):
-                posted = self._carry(batch)
-                self._complete(last, until)
-                last = posted
-            if behind is not None:
-                self._send(Out(behind()))
-            self._complete(last, until)
-        except BaseException:
-            self._settle()
-            raise
-        finally:
-            self._inside = False
-
-    def _complete(self, results: list[Result], until: float | None) -> None:
-        self._wait(lambda: all(one.done for one in results), until, "carry_out: the peer did not answer")
-        for one in results:
-            one.result()
-
-    def _settle(self) -> None:
-        """Wait until no request is under way."""
-        try:
-            self._wait(lambda: not self._machine.operates, after(PARTING), "a READ or WRITE does not end")
-        except TimeoutError as error:
-            self._kill(error)
+        self._run(self._carrying_out(wrs, behind), timeout)
 
     def refuse(self, error: LiarError) -> None:
         """The peer has lied in what its messages say: tell it why, and end the channel."""
-        self._enter()
-        try:
-            self._end(error, str(error))
-            self._part()
-        finally:
-            self._inside = False
+        self._run(self._end(error, str(error)), None)
 
     def __iter__(self) -> Iterator[bytes]:
         """Messages, until the peer closes its end."""
@@ -166,54 +104,43 @@ class Channel(Ends):
         ended the channel. In any case the queue pair is then in ERR, and the channel's memory is given
         back.
         """
-        if self._closed:
-            return
-        until, what = after(timeout), "close: the peer did not close its end"
-        self._enter()
-        try:
-            if self.error is None:
-                self._wait(self._has_greeted, until, what)
-                self._machine.close(None)
-                self._machine.hand = None
-                self._wait(self._has_closed, until, what)
-                if self.error is not None:
-                    raise self.error
-                self._part()
-        except TimeoutError:
-            self._end(TimeoutError(what), "the goodbyes were not said in time")
-            self._part()
-            raise
-        finally:
-            self._release()
-            self._inside = False
+        if not self._closed:
+            self._run(self._closing(), timeout)
 
     def abort(self, text: str = "the program ended the channel") -> None:
         """End the channel at once, and tell the peer why, at most 140 bytes; messages may be lost."""
-        if self._closed:
-            return
-        self._enter()
+        if not self._closed:
+            self._run(self._aborting(text), None)
+
+    def _run(self, call: Steps[T], timeout: float | None, spin: float | None = None) -> T:
+        until = after(timeout)
+        self._check_open()
+        if self._inside:
+            raise RuntimeError("another thread uses this channel: one at a time may")
+        self._inside = True
         try:
-            self._abort(text)
-            self._part()
+            step = next(call)
+            while True:
+                try:
+                    self._wait(step, until if step.seconds is None else after(step.seconds), spin)
+                except BaseException as error:
+                    step = call.throw(error)
+                else:
+                    step = call.send(None)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
         finally:
-            self._release()
             self._inside = False
 
-    def _part(self) -> None:
-        """Wait until the peer has this end's last word; it may have gone by now, as it has all."""
-        with suppress(TimeoutError, VerbsError):
-            self._wait(lambda: self._machine.may_leave, after(PARTING), "the last word")
-
-    def _wait(
-        self, is_so: Callable[[], bool], until: float | None, what: str, spin: float | None = None
-    ) -> None:
+    def _wait(self, step: Until, until: float | None, spin: float | None) -> None:
         """Send and receive until something is so; at least once."""
+        self._machine.want(step.among == "receivers")
         while True:
             self._move()
-            if is_so():
+            if step.is_so():
                 return
             if left(until) == 0:
-                raise TimeoutError(f"{what} in time")
+                raise TimeoutError(f"{step.what} in time")
             self._rest(until, spin if self._how is How.ADAPTIVE else None)
             spin = None if spin is None else 0.0
 
@@ -222,18 +149,11 @@ class Channel(Ends):
         machine = self._machine
         if machine.look(spin) or not self._filenos:
             return
-        if not machine.armed:
+        if machine.armed:
+            sleep(self._filenos, earliest(until, machine.deadline()))
+            machine.quiet()
+        else:
             machine.arm()  # and look once more
-            return
-        sleep(self._filenos, earliest(until, machine.deadline()))
-        machine.quiet()
-
-    def _enter(self) -> None:
-        """The caller sets _inside back in a `finally` that follows at once: no exception comes in between."""
-        self._check_open()
-        if self._inside:
-            raise RuntimeError("another thread uses this channel: one at a time may")
-        self._inside = True
 
     def __enter__(self) -> Self:
         return self

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What both kinds of channels have: the machine of a connection (src/msg) on a queue pair of the program's.
 
-Nothing here waits.  A change of state is one call of the machine, so no exception comes in the middle of one.
+A call is a generator that yields what it waits for, and each kind of channel waits in its own way.
 """
 
 from __future__ import annotations
@@ -9,23 +9,13 @@ from __future__ import annotations
 from collections import deque
 from errno import EMSGSIZE, ENOMEM
 from itertools import islice
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from rnic import QPAttr
-from rnic._nic.nic import Machine
 from rnic.conn.memory import MAX_OPS, Memory
-from rnic.endpoint import (
-    AbortedError,
-    Capability,
-    Config,
-    Hello,
-    LostError,
-    MessageTooLongError,
-    ProtocolError,
-    Reason,
-    agree,
-)
+from rnic.endpoint import Capability, Config, Hello, LostError, MessageTooLongError, ProtocolError, agree
 from rnic.endpoint.buffers import flat
+from rnic.endpoint.errors import AbortedError, Reason
 from rnic.endpoint.hello import MAGIC, MIN_RECEIVE_SIZE, REMOTE_ACCESS, VERSIONS
 from rnic.endpoint.text import printable
 from rnic.enums import AccessFlags, QPState, QPType, Transport
@@ -36,19 +26,23 @@ from rnic.patterns.wait import SPIN, How, Waiter
 from rnic.records import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Sized
 
     from rnic import QP, Context
     from rnic._nic.nic import Result, SendWR
     from rnic.endpoint.buffers import AnyBuffer
 
-__all__ = ["PARTING", "ChannelStatistics", "Ends", "Out"]
+    T = TypeVar("T")
+    Steps = Generator["Until", None, T]
 
-PARTING = 1.0  # seconds for the last word to arrive
+__all__ = ["ChannelStatistics", "Ends", "Out", "Until"]
+
+_PARTING = 1.0  # seconds for the last word to arrive, and for READs and WRITEs to end
 _CHAIN = 16  # READs and WRITEs that are queued at a time, at most
 _HELLO, _CLOSED = 0, 5  # of enum msg_state
 _BROKEN, _ABORTED = 1, 2  # of enum msg_kind
 _BY_PEER = b"the peer aborted the connection: "
+_NOT_CLOSED = "close: the peer did not close its end"
 
 
 class ChannelStatistics(Record):
@@ -66,6 +60,16 @@ class ChannelStatistics(Record):
     """Bytes of messages that came, and that the program has not taken; each counts as 64 more."""
 
 
+class Until(NamedTuple):
+    """What a call waits for; its limit is the call's, or so many seconds."""
+
+    is_so: Callable[[], bool]
+    what: str
+    among: str = "others"
+    """Which other calls wait for the same: "senders", "receivers"."""
+    seconds: float | None = None
+
+
 class Out:
     """A message that is sent, or waits for the peer's hello."""
 
@@ -76,7 +80,12 @@ class Out:
 
 
 class Ends:
-    """The machine, and what the two ends know of each other; each kind of channel waits in its own way."""
+    """The machine, what the two ends know of each other, and the calls.
+
+    A change of state is one call of the machine, so no exception comes in the middle of one.
+    """
+
+    _receivers: Sized = ()  # calls that wait for a message
 
     def __init__(
         self,
@@ -88,15 +97,21 @@ class Ends:
         max_backlog: int = 1 << 20,
         how: How = How.ADAPTIVE,
     ) -> None:
+        pd, cap = qp.pd, qp.cap
         if qp.qp_type is not QPType.RC:
             raise ValueError(
                 f"a queue pair of {qp.qp_type.name}: a channel needs one of RC, which loses nothing"
             )
-        if qp.pd is None or qp.recv_cq is None or qp.send_cq is None:
+        if pd is None or qp.recv_cq is None or qp.send_cq is None:
             raise ValueError("the queue pair has no recv_cq, no send_cq, or no protection domain")
         if max_backlog < 0:
             raise ValueError(f"max_backlog {max_backlog}: give bytes from 0 on")
-        self._config = config = Config(
+        if receives >= cap.max_recv_wr or cap.max_send_wr < 2:
+            raise ValueError(
+                f"{receives} receives and one more, and two SENDs: the queue pair has {cap.max_recv_wr} places "
+                f"(max_recv_wr) and {cap.max_send_wr} (max_send_wr)"
+            )
+        self._config = Config(
             receives=receives,
             receive_size=size,
             send_size=size,
@@ -107,58 +122,29 @@ class Ends:
             idle_interval=LIFE,
             spin=0.0 if how is How.EVENT else SPIN,
         )
-        if receives >= qp.cap.max_recv_wr:
-            raise ValueError(
-                f"{receives} receives, and one for what needs no credit: "
-                f"the queue pair has {qp.cap.max_recv_wr} places (max_recv_wr)"
-            )
-        if qp.cap.max_send_wr < 2:
-            raise ValueError("the queue pair has one place for SENDs (max_send_wr): a channel needs two")
         if qp.state is QPState.RESET:
             raise ValueError("the queue pair is in RESET: move it to INIT first, where it takes receives")
-        queues = {qp.send_cq: Waiter(qp.send_cq, how), qp.recv_cq: Waiter(qp.recv_cq, how)}
-        self._qp, self._how = qp, how
-        self._filenos: tuple[int, ...] = ()  # of the completion channels, if it sleeps at all
-        if how is not How.POLL:
-            self._filenos = tuple({cq.channel.fileno() for cq in queues if cq.channel is not None})
-        self._memory = memory = Memory(qp.pd, config)
-        bounces = min(memory.bounces, qp.cap.max_send_wr // 2)
-        self._room = min(MAX_OPS, qp.cap.max_send_wr - bounces)  # places for READs and WRITEs
-        self._machine = Machine(
-            qp,
-            qp.send_cq,
-            memory.mr,
-            recv_cq=qp.recv_cq,
-            receives=receives,
-            receive_size=size,
-            send_size=size,
-            max_regions=0,
-            max_message=max_message,
-            max_backlog=config.max_backlog,
-            announce=None,
-            idle=LIFE,
-            bounces=bounces,
-            sends_at=memory.sends_at,
-            results_at=memory.results_at,
-            spin=config.spin,
-        )
+        queues = {Waiter(cq, how).cq for cq in (qp.send_cq, qp.recv_cq)}
+        channels = {cq.channel for cq in queues if cq.channel is not None and how is not How.POLL}
+        self._filenos = tuple(channel.fileno() for channel in channels)
+        self._qp, self._how, self._memory = qp, how, Memory(pd, self._config)
+        bounces = min(self._memory.bounces, cap.max_send_wr // 2)
+        self._room = min(MAX_OPS, cap.max_send_wr - bounces)  # places for READs and WRITEs
+        self._machine = self._memory.machine(qp, qp.send_cq, qp.recv_cq, bounces)
+        self._own: Hello | None = None
         self._peer: Hello | None = None
-        self._said_hello = self._closed = False
         self._error: Exception | None = None
         self._early: deque[Out] = deque()  # messages that wait for the peer's hello
+        self._closed = False
         if cast("Context", qp.context).device.transport is Transport.IWARP:
             qp.confirm_stream(both=True)  # else its SENDs complete before the peer has them
         self._machine.post_receives()
 
-    # ------------------------------------------------------------------------------------ how it stands
-
     def statistics(self) -> ChannelStatistics:
         """What it has sent and received so far."""
-        found = self._machine.count()
-        waiting = found["backlog"] + found["partial"]
-        return ChannelStatistics(
-            found["sends"], found["credit_sends"], found["receives"], found["credits"], waiting
-        )
+        n = self._machine.count()
+        backlog = n["backlog"] + n["partial"]
+        return ChannelStatistics(n["sends"], n["credit_sends"], n["receives"], n["credits"], backlog)
 
     @property
     def qp(self) -> QP:
@@ -185,21 +171,16 @@ class Ends:
         """What has ended the channel."""
         if self._error is None:
             kind, reason, text = self._machine.error
-            if kind:
-                self._error = _error_of(kind, reason, text)
+            words = printable(text.removeprefix(_BY_PEER))
+            if text.startswith(_BY_PEER):
+                self._error = AbortedError(f"the peer ended the channel: {words}", reason)
+            elif kind == _BROKEN:
+                self._error = LiarError(words)
+            elif kind == _ABORTED:
+                self._error = AbortedError(f"this end ended the channel: {words}", Reason.APPLICATION)
+            elif kind:
+                self._error = LostError(words)
         return self._error
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ValueError("the channel is closed")
-
-    def _has_greeted(self) -> bool:
-        """The peer has said hello, or the channel is over."""
-        return self._machine.state != _HELLO
-
-    def _has_closed(self) -> bool:
-        """Both ends have said goodbye, or the channel is over."""
-        return self._machine.state == _CLOSED or self.error is not None
 
     # ------------------------------------------------------------------------------------ moving
 
@@ -218,64 +199,55 @@ class Ends:
             self._early.popleft()
         more = machine.pump()
         if more < 0 or (machine.state == _HELLO and machine.failed() is not None):
-            self._queue_failed()
-        for one in machine.failures():
-            posted = one.status > 0
-            why = self.error if posted else VerbsError(-one.status, "a request was not posted", "post_send")
-            one.finish(why or LostError("the channel is closed"))
+            wc = machine.failed()
+            if self.error is None and machine.state != _CLOSED:
+                self._error = LostError("a completion queue has overrun") if wc is None else QueueError(wc)
+            machine.lost("the queue pair has failed")
+        self._finish()
         return more > 0
+
+    def _finish(self) -> None:
+        """READs and WRITEs that have failed, of what ended the channel, or as they could not be posted."""
+        for one in self._machine.failures():
+            why = (
+                VerbsError(-one.status, "a request was not posted", "post_send")
+                if one.status < 0
+                else self.error
+            )
+            one.finish(why or LostError("the channel is closed"))
 
     def _greet(self) -> None:
         """Say hello, and read the peer's, which is all that may come first."""
-        machine = self._machine
-        if not self._said_hello:
+        machine, config = self._machine, self._config
+        if self._own is None:
             access = (self._qp.query()[0].qp_access_flags or AccessFlags(0)) & REMOTE_ACCESS
-            config = self._config
             sizes = config.receive_size, config.receives, 0, config.max_message
-            self._own = Hello(*VERSIONS, access, *sizes, Capability.STOP)
-            machine.say_hello(self._own.emit(), int(access))
-            self._said_hello = True
+            own = Hello(*VERSIONS, access, *sizes, Capability.STOP)
+            machine.say_hello(own.emit(), access)
+            self._own = own
         if (found := machine.hear_hello()) is None:
             return
+        peer, version = Hello(1, 1, AccessFlags(0), MIN_RECEIVE_SIZE, 1, 0, 0), 1
         try:
-            peer, version = self._read(found)
-        except LiarError as error:  # whatever it is, it may understand why
-            sizes = 1, MIN_RECEIVE_SIZE, 0, 0
-            peer, version = Hello(1, 1, AccessFlags(0), sizes[1], 1, 0, 0), 1
-            self._error = error
-        else:
-            self._peer = peer
-        machine.greet(
-            receives=peer.receives,
-            receive_size=peer.receive_size,
-            max_regions=peer.max_regions,
-            capabilities=int(peer.capabilities),
-            access=int(peer.access),
-            max_message=peer.max_message,
-            version=version,
-        )
+            if found[:4] != MAGIC:
+                begins = found[:8].hex(" ") or "nothing"
+                raise LiarError(
+                    f"the peer's first SEND begins with {begins}: it is no channel of this protocol"
+                )
+            self._peer = peer = Hello.parse(found)
+            version = agree(self._own, peer)
+        except (LiarError, ProtocolError) as error:  # whatever the peer is, it may understand why
+            self._error = LiarError(str(error))
+        names = "receives", "receive_size", "max_regions", "capabilities", "access", "max_message"
+        machine.greet(**{name: getattr(peer, name) for name in names}, version=version)
         if self._error is not None:
             machine.abort(str(self._error))
 
-    def _read(self, found: bytes) -> tuple[Hello, int]:
-        """The peer's hello, and the version that both speak; LiarError."""
-        if found[:4] != MAGIC:
-            raise LiarError(
-                f"the peer's first SEND begins with {found[:8].hex(' ') or 'nothing'}: "
-                "it has no channel of this version of rnic"
-            )
-        try:
-            peer = Hello.parse(found)
-            return peer, agree(self._own, peer)
-        except ProtocolError as error:
-            raise LiarError(str(error)) from None
+    def _has_greeted(self) -> bool:
+        return self._machine.state != _HELLO
 
-    def _queue_failed(self) -> None:
-        """A request has failed; what the peer has said before counts more, as it may say why."""
-        wc = self._machine.failed()
-        if self.error is None and self._machine.state != _CLOSED:
-            self._error = LostError("a completion queue has overrun") if wc is None else QueueError(wc)
-        self._machine.lost("the queue pair has failed")
+    def _has_closed(self) -> bool:
+        return self._machine.state == _CLOSED or self.error is not None
 
     # ------------------------------------------------------------------------------------ messages
 
@@ -290,15 +262,14 @@ class Ends:
 
     def _hand_over(self, out: Out) -> bool:
         machine = self._machine
-        if out.handle and machine.handle >= out.handle:  # it went ahead of an exception from outside
-            return machine.sent >= out.handle
+        if 0 < out.handle <= machine.handle:  # it went ahead of an exception from outside
+            return False
         out.handle = machine.handle + 1
         if (sent := machine.send(out.message)) >= 0:
             return not sent
-        if sent == -EMSGSIZE and self._peer is not None:
-            most = self._peer.max_message
+        if sent == -EMSGSIZE and self.peer is not None:
             raise MessageTooLongError(
-                f"a message of {len(out.message)} bytes: the peer takes {most} at most"
+                f"a message of {len(out.message)} bytes: the peer takes {self.peer[1]} at most"
             )
         if sent == -ENOMEM:
             raise MemoryError
@@ -306,25 +277,36 @@ class Ends:
 
     def _is_sent(self, out: Out) -> bool:
         """Whether all of it has left its buffer; raises what has ended the channel, or why it cannot go."""
-        if out.error is not None:
-            raise out.error
-        if out.handle and self._machine.sent >= out.handle:
+        if 0 < out.handle <= self._machine.sent:
             return True
-        if self.error is not None:
-            raise self.error
+        if (error := out.error or self.error) is not None:
+            raise error
         return False
 
     def _take_back(self, out: Out) -> bool:
         """Its call is over, and its buffer free; whether the peer gets it."""
         if out in self._early:
             self._early.remove(out)
-        if not out.handle:
-            return False
-        is_sent = self._machine.sent >= out.handle
+        is_sent = 0 < out.handle <= self._machine.sent
         return self._machine.take_back(out.handle) or is_sent
 
+    def _sending(self, out: Out, begins: Callable[[], object] | None) -> Steps[None]:
+        try:
+            if not self._send(out):
+                yield Until(lambda: self._is_sent(out), "send: the peer takes nothing", "senders")
+        finally:
+            if not self._take_back(out):
+                self._move()  # the peer learns that the rest does not come
+            elif begins is not None:
+                begins()
+
+    def _leaving(self, out: Out) -> Steps[None]:
+        self._move()
+        self._send(out)
+        yield from ()
+
     def _has_next(self) -> bool:
-        """Whether the machine's hand has a message; EOFError behind the last one, or what ended the channel."""
+        """Whether a message is in the machine's hand; EOFError behind the last, or what ended the channel."""
         if self._machine.take():
             return True
         if self.error is not None:
@@ -333,66 +315,104 @@ class Ends:
             raise EOFError("the peer has closed its end of the channel")
         return False
 
+    def _receiving(self) -> Steps[Any]:
+        machine = self._machine
+        if self._receivers or not machine.take():
+            yield Until(self._has_next, "recv: no message came", "receivers")
+        message, machine.hand = machine.hand, None  # no call behind which an exception could come
+        return message
+
     # ------------------------------------------------------------------------------------ READs and WRITEs
 
-    def _batches(self, wrs: Iterable[SendWR]) -> Iterator[list[SendWR]]:
-        """As many at a time as leave half of the places to the next ones."""
+    def _carrying_out(self, wrs: Iterable[SendWR], behind: Callable[[], bytes] | None) -> Steps[None]:
+        """Half of the places are for the next requests: two batches are under way."""
+        if self.error is not None:
+            raise self.error
         left = iter(wrs)
-        while batch := list(islice(left, max(1, min(_CHAIN, self._room // 2)))):
-            yield batch
+        batch: list[Result] = []
+        try:
+            while chain := list(islice(left, max(1, min(_CHAIN, self._room // 2)))):
+                before, batch = batch, [self._machine.carry_out(wr) for wr in chain]
+                self._move()
+                yield from self._completing(before)
+            if behind is not None:
+                self._send(Out(behind()))
+            yield from self._completing(batch)
+        except BaseException:
+            try:
+                yield Until(
+                    lambda: not self._machine.operates, "a READ or WRITE does not end", seconds=_PARTING
+                )
+            except TimeoutError as error:
+                self._kill(error)
+            raise
 
-    def _carry(self, batch: list[SendWR]) -> list[Result]:
-        """Post requests."""
-        results = [self._machine.carry_out(wr) for wr in batch]
-        self._move()
-        return results
+    def _completing(self, batch: list[Result]) -> Steps[None]:
+        yield Until(lambda: all(one.done for one in batch), "carry_out: the peer did not answer")
+        for one in batch:
+            one.result()
 
     # ------------------------------------------------------------------------------------ the end
 
-    def _end(self, error: Exception, tell: str) -> None:
+    def _end(self, error: Exception, tell: str) -> Steps[None]:
         """The channel is over, and the peer is told."""
-        if self.error is None:
-            self._error = error
+        self._error = self.error or error
         self._machine.abort(tell)
+        yield from self._parting()
+
+    def _parting(self) -> Steps[None]:
+        """Wait for the last word to arrive: the peer may have gone by now, as it has all."""
+        try:
+            yield Until(lambda: self._machine.may_leave, "", seconds=_PARTING)
+        except (TimeoutError, VerbsError):
+            pass
+
+    def _closing(self) -> Steps[None]:
+        try:
+            if self.error is None:
+                yield Until(self._has_greeted, _NOT_CLOSED)
+                self._machine.close(None)
+                self._machine.hand = None
+                yield Until(self._has_closed, _NOT_CLOSED)
+                if self.error is not None:
+                    raise self.error
+                yield from self._parting()
+        except TimeoutError as error:
+            yield from self._end(error, "the goodbyes were not said in time")
+            raise
+        finally:
+            self._release()
+
+    def _aborting(self, text: str) -> Steps[None]:
+        try:
+            self._move()  # the peer may have ended the channel already
+            self._machine.abort(text)
+            yield from self._parting()
+        finally:
+            self._release()
 
     def _kill(self, error: Exception) -> None:
         """What was posted does not end: the queue pair to ERR, so that it touches no memory any more."""
-        if self.error is None:
-            self._error = error
+        self._error = self.error or error
         self._to_error()
         self._machine.lost(str(error))
         self._machine.fail_operations()
-        for one in self._machine.failures():
-            one.finish(self.error)
+        self._finish()
 
     def _to_error(self) -> None:
         if not self._qp.closed and self._qp.state not in (QPState.RESET, QPState.ERR):
             self._qp.modify(QPAttr(qp_state=QPState.ERR))
 
-    def _abort(self, text: str) -> None:
-        self._move()  # the peer may have ended the channel already
-        self._machine.abort(text)
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError("the channel is closed")
 
     def _release(self) -> None:
         """The queue pair to ERR, so that nothing uses the memory, which then goes."""
-        if self._closed:
-            return
-        self._closed = True
-        self._to_error()
-        self._machine.release()
-        for one in self._machine.failures():
-            one.finish(self.error or LostError("the channel is closed"))
-        self._machine.hand = None
-        self._memory.let_go()
-
-
-def _error_of(kind: int, reason: int, text: bytes) -> Exception:
-    """What the machine says has ended it."""
-    if text.startswith(_BY_PEER):
-        return AbortedError(f"the peer ended the channel: {printable(text[len(_BY_PEER) :])}", reason)
-    words = text.decode("utf-8", "replace")
-    if kind == _BROKEN:
-        return LiarError(words)
-    if kind == _ABORTED:
-        return AbortedError(f"this end ended the channel: {words}", Reason.APPLICATION)
-    return LostError(words)
+        if not self._closed:
+            self._closed = True
+            self._to_error()
+            self._machine.release()
+            self._finish()
+            self._machine.hand = None
+            self._memory.let_go()
