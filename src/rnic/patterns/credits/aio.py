@@ -46,7 +46,7 @@ class AsyncChannel(Ends):
 
     async def recv(self) -> bytes:
         """Wait for the next message; EOFError when the peer has closed its end."""
-        return await self._run(self._receiving())  # type: ignore[no-any-return]
+        return await self._run(self._receiving())
 
     def leave(self, message: bytes) -> None:
         """Leave a message to the channel: it goes now, or when the channel posts next. Does not wait."""

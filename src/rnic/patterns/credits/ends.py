@@ -7,6 +7,7 @@ A call is a generator that yields what it waits for, and each kind of channel wa
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from errno import EMSGSIZE, ENOMEM
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
@@ -28,7 +29,7 @@ from rnic.records import Record
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sized
 
-    from rnic import QP, Context
+    from rnic import PD, QP, Context
     from rnic._nic.nic import Result, SendWR
     from rnic.endpoint.buffers import AnyBuffer
 
@@ -108,8 +109,8 @@ class Ends:
             raise ValueError(f"max_backlog {max_backlog}: give bytes from 0 on")
         if receives >= cap.max_recv_wr or cap.max_send_wr < 2:
             raise ValueError(
-                f"{receives} receives and one more, and two SENDs: the queue pair has {cap.max_recv_wr} places "
-                f"(max_recv_wr) and {cap.max_send_wr} (max_send_wr)"
+                f"{receives} receives and one more, and two requests to send: the queue pair has "
+                f"{cap.max_recv_wr} places (max_recv_wr) and {cap.max_send_wr} (max_send_wr)"
             )
         self._config = Config(
             receives=receives,
@@ -127,7 +128,7 @@ class Ends:
         queues = {Waiter(cq, how).cq for cq in (qp.send_cq, qp.recv_cq)}
         channels = {cq.channel for cq in queues if cq.channel is not None and how is not How.POLL}
         self._filenos = tuple(channel.fileno() for channel in channels)
-        self._qp, self._how, self._memory = qp, how, Memory(pd, self._config)
+        self._qp, self._how, self._memory = qp, how, Memory(cast("PD", pd), self._config)
         bounces = min(self._memory.bounces, cap.max_send_wr // 2)
         self._room = min(MAX_OPS, cap.max_send_wr - bounces)  # places for READs and WRITEs
         self._machine = self._memory.machine(qp, qp.send_cq, qp.recv_cq, bounces)
@@ -362,10 +363,8 @@ class Ends:
 
     def _parting(self) -> Steps[None]:
         """Wait for the last word to arrive: the peer may have gone by now, as it has all."""
-        try:
+        with suppress(TimeoutError, VerbsError):
             yield Until(lambda: self._machine.may_leave, "", seconds=_PARTING)
-        except (TimeoutError, VerbsError):
-            pass
 
     def _closing(self) -> Steps[None]:
         try:
