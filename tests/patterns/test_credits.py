@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from random import Random
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from rnic.patterns.chain import QueueError
 from rnic.patterns.credits import AsyncChannel, Channel
 from rnic.patterns.cursor import LiarError
 from rnic.patterns.wait import How
-from rnic.testing import complete, prepare
+from rnic.testing import complete, connect, loopback, prepare
 from waiting import until
 
 SIZES = [0, 1, 55, 56, 57, 248, 4087, 4088, 4089, 100_000]
@@ -387,3 +388,112 @@ def test_a_thread_and_a_task_understand_each_other() -> None:
         threaded, own = Channel(b), AsyncChannel(a)
         with beside(lambda: echo(threaded)):
             asyncio.run(within(talk(own)))
+
+
+# ------------------------------------------------------------------------------------ the bare queue pair
+
+
+def qp_with_one_queue(stack: ExitStack) -> rnic.QP:
+    ctx = stack.enter_context(rnic.open_device(loopback()))
+    pd = stack.enter_context(ctx.alloc_pd())
+    cq = stack.enter_context(ctx.create_cq(256, stack.enter_context(ctx.create_comp_channel())))
+    return stack.enter_context(pd.create_qp(rnic.QPInitAttr(send_cq=cq, recv_cq=cq)))
+
+
+def test_one_completion_queue_is_enough() -> None:
+    with ExitStack() as stack:
+        a, b = qp_with_one_queue(stack), qp_with_one_queue(stack)
+        connect(a, b)
+        left, right = Channel(a), Channel(b, receives=3, size=64)
+        with beside(lambda: echo(right)):
+            for size in SIZES:
+                left.send(bytes(size), WAIT)
+                assert left.recv(WAIT) == bytes(size)
+            left.close(WAIT)
+
+
+@pytest.mark.parametrize("hello", [b"\1\0\0\0\0\0\0\0rnCF", b"rnEP\7\7" + bytes(26), b"rnEP\1\2" + bytes(30)])
+def test_a_peer_whose_hello_cannot_be_is_told_why(hello: bytes) -> None:
+    with queue_pairs() as (a, b), b.pd.alloc_mr(128, rnic.AccessFlags.LOCAL_WRITE) as mr:
+        channel = Channel(a)
+        for at in (0, 64):
+            b.post_recv(rnic.RecvWR(at, [rnic.SGE(mr, at, 64)]))
+        inject(b, hello)
+        with pytest.raises(LiarError, match=r"hello|begins with|version") as found:
+            channel.recv(WAIT)
+        until(lambda: mr.buf[64] == 8, "the ABORT")
+        assert bytes(mr.buf[:4]) == b"rnEP"
+        assert str(found.value).encode()[:40] in bytes(mr.buf[64:])
+        channel.abort()
+
+
+def test_an_end_that_waits_for_the_hello_notices_that_the_peer_has_gone() -> None:
+    with queue_pairs() as (a, b):
+        channel, other = Channel(a), Channel(b)
+        with pytest.raises(TimeoutError):
+            channel.recv(0)  # its hello has gone
+        b.modify(rnic.QPAttr(qp_state=rnic.QPState.ERR))
+        with pytest.raises(QueueError, match="RETRY_EXC_ERR"):
+            channel.recv(WAIT)
+        channel.abort()
+        other.abort()
+
+
+def test_reads_and_writes_go_beside_messages_on_a_short_send_queue() -> None:
+    """More than there are places, and the message comes behind all of them."""
+    count = 200
+    with ExitStack() as stack:
+        a, b = queue_pair(stack, depth=5), queue_pair(stack)
+        connect(a, b)
+        left, right = Channel(a), Channel(b)
+        access = rnic.AccessFlags.LOCAL_WRITE | rnic.AccessFlags.REMOTE_WRITE
+        ours = stack.enter_context(a.pd.alloc_mr(count, access))
+        theirs = stack.enter_context(b.pd.alloc_mr(count, access))
+        ours.buf[:] = bytes(range(count))
+        wrs = [
+            rnic.SendWR(
+                opcode=rnic.WROpcode.RDMA_WRITE,
+                sg_list=[rnic.SGE(ours, at, 1), rnic.SGE(ours, at + 1, 1)],
+                remote_addr=theirs.addr + at,
+                rkey=theirs.rkey,
+            )
+            for at in range(0, count, 2)
+        ]
+
+        def look() -> None:
+            assert right.recv(WAIT) == b"before"
+            assert right.recv(WAIT) == b"behind"
+            assert bytes(theirs.buf) == bytes(range(count))
+            right.close(WAIT)
+
+        with beside(look):
+            left.send(b"before", WAIT)
+            left.carry_out(wrs, WAIT, behind=lambda: b"behind")
+            left.close(WAIT)
+
+
+def test_close_succeeds_although_the_last_acknowledgement_is_lost() -> None:
+    """The last word of the peer tells that it has all; its device is gone when the goodbye is repeated."""
+    for seed in range(20):
+        with queue_pairs() as (a, b):
+            left, right = Channel(a), Channel(b)
+            with beside(lambda: right.recv(WAIT)):  # noqa: B023
+                left.send(b"hello", WAIT)
+            for n, qp in enumerate((a, b)):
+                qp.context.set_faults(rnic.Faults(seed=2 * seed + n, loss=0.3))
+            try:
+                with beside(lambda: right.close(WAIT)):  # noqa: B023
+                    left.close(WAIT)
+            finally:
+                for qp in (a, b):
+                    qp.context.set_faults(None)
+
+
+def test_an_end_that_closes_does_not_wait_for_an_acknowledgement() -> None:
+    with channels() as (a, b):
+        with beside(lambda: b.recv(WAIT)):
+            a.send(b"hello", WAIT)
+        with beside(lambda: b.close(WAIT)):
+            began = monotonic()
+            a.close(WAIT)
+        assert monotonic() - began < 0.4  # a repetition, and a second of lingering, would take longer

@@ -10,10 +10,10 @@
 AsyncChannel is the same for tasks of asyncio. The queue pair is of RC, and nothing else polls its completion
 queues. Either end may send at any time, also both at once.
 
-On the wire is the endpoint protocol, as rnic.connect speaks it (docs/endpoint-protocol.md, "Over a bare queue
-pair"), without regions, announced messages and tags. No connection manager carries the hellos here: the first
-SEND of each end is its hello, which is all that may come before the peer's. Earlier ends of rnic spoke
-another protocol, and are refused.
+On the wire is the endpoint protocol, as rnic.connect speaks it, without regions, announced messages and tags
+(docs/endpoint-protocol.md, "Over a bare queue pair"). No connection manager carries the hellos here: the
+first SEND of each end is its hello, which is all that may come before the peer's. Each end posts one receive
+more than its hello says: the hello takes it, and needs no credit.
 """
 
 from rnic.patterns.credits.aio import AsyncChannel
