@@ -74,6 +74,8 @@ void msg_greet(struct msg *m, const struct msg_peer *peer, int64_t now) {
     m->credits.given = peer->receives;
     m->heard_at = now;
     msg_ends_step(m, GREETED);
+    if (m->in_band)
+        msg_flush(m); /* which posts the receive again */
 }
 
 void msg_greet_raw(struct msg *m) {

@@ -497,3 +497,55 @@ def test_an_end_that_closes_does_not_wait_for_an_acknowledgement() -> None:
             began = monotonic()
             a.close(WAIT)
         assert monotonic() - began < 0.4  # a repetition, and a second of lingering, would take longer
+
+
+def test_a_message_that_proves_too_long_takes_no_other_one_with_it() -> None:
+    """Both wait for the peer's hello, which says what it takes."""
+
+    async def talk(a: AsyncChannel, b: AsyncChannel) -> None:
+        sends = [asyncio.create_task(a.send(bytes(n))) for n in (1001, 1000)]
+        await asyncio.sleep(0.01)
+        assert await b.recv() == bytes(1000)
+        with pytest.raises(rnic.MessageTooLongError, match="1001 bytes: the peer takes 1000"):
+            await sends[0]
+        await sends[1]
+        await asyncio.gather(a.close(WAIT), b.close(WAIT))
+
+    with queue_pairs() as (a, b):
+        left, right = AsyncChannel(a), AsyncChannel(b, receives=3, size=64, max_message=1000)
+        asyncio.run(within(talk(left, right)))
+
+
+@pytest.mark.parametrize("how", How, ids=lambda how: how.name)
+def test_tasks_wait_in_each_way(how: How) -> None:
+    async def talk(a: AsyncChannel, b: AsyncChannel) -> None:
+        async def answer() -> None:
+            async for message in b:
+                await b.send(message)
+            await b.close(WAIT)
+
+        answering = asyncio.create_task(answer())
+        for size in SIZES:
+            await a.send(bytes(size))
+            assert await a.recv() == bytes(size)
+        await a.close(WAIT)
+        await answering
+
+    with async_channels(how=how) as (a, b):
+        asyncio.run(within(talk(a, b)))
+
+
+def test_polling_needs_no_completion_channel() -> None:
+    with ExitStack() as stack:
+        ctx = stack.enter_context(rnic.open_device(loopback()))
+        pd = stack.enter_context(ctx.alloc_pd())
+        cqs = [stack.enter_context(ctx.create_cq(64)) for _ in "abcd"]
+        a, b = (stack.enter_context(pd.create_qp(rnic.QPInitAttr(*cqs[n : n + 2]))) for n in (0, 2))
+        connect(a, b)
+        left, right = Channel(a, how=How.POLL), Channel(b, how=How.POLL)
+        with pytest.raises(ValueError, match="needs a completion channel"):
+            Channel(a)
+        with beside(lambda: echo(right)):
+            left.send(b"hello", WAIT)
+            assert left.recv(WAIT) == b"hello"
+            left.close(WAIT)

@@ -170,8 +170,8 @@ class Ends:
     @property
     def error(self) -> Exception | None:
         """What has ended the channel."""
-        if self._error is None:
-            kind, reason, text = self._machine.error
+        kind, reason, text = self._machine.error
+        if kind and self._error is None:
             words = printable(text.removeprefix(_BY_PEER))
             if text.startswith(_BY_PEER):
                 self._error = AbortedError(f"the peer ended the channel: {words}", reason)
@@ -179,7 +179,7 @@ class Ends:
                 self._error = LiarError(words)
             elif kind == _ABORTED:
                 self._error = AbortedError(f"this end ended the channel: {words}", Reason.APPLICATION)
-            elif kind:
+            else:
                 self._error = LostError(words)
         return self._error
 
@@ -196,7 +196,7 @@ class Ends:
             try:
                 self._hand_over(self._early[0])
             except Exception as error:
-                self._early[0].error = error
+                self._early[0].error, self._early[0].handle = error, 0
             self._early.popleft()
         more = machine.pump()
         if more < 0 or (machine.state == _HELLO and machine.failed() is not None):
