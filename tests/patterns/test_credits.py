@@ -242,6 +242,10 @@ def test_a_write_with_immediate_data_is_no_message() -> None:
 def test_what_a_channel_needs_is_said() -> None:
     with queue_pairs() as (a, _), pytest.raises(ValueError, match="max_recv_wr"):
         Channel(a, receives=1000)
+    with queue_pairs() as (a, _):
+        a.post_recv([rnic.RecvWR() for _ in range(a.cap.max_recv_wr)])
+        with pytest.raises(rnic.VerbsError, match="post_recv"):
+            Channel(a)  # which leaves no memory behind
     with ExitStack() as stack:
         ctx = stack.enter_context(rnic.open_device("roce_lo"))
         pd, cq = stack.enter_context(ctx.alloc_pd()), stack.enter_context(ctx.create_cq(16))

@@ -131,15 +131,19 @@ class Ends:
         self._qp, self._how, self._memory = qp, how, Memory(cast("PD", pd), self._config)
         bounces = min(self._memory.bounces, cap.max_send_wr // 2)
         self._room = min(MAX_OPS, cap.max_send_wr - bounces)  # places for READs and WRITEs
-        self._machine = self._memory.machine(qp, qp.send_cq, qp.recv_cq, bounces)
         self._own: Hello | None = None
         self._peer: Hello | None = None
         self._error: Exception | None = None
         self._early: deque[Out] = deque()  # messages that wait for the peer's hello
         self._closed = False
-        if cast("Context", qp.context).device.transport is Transport.IWARP:
-            qp.confirm_stream(both=True)  # else its SENDs complete before the peer has them
-        self._machine.post_receives()
+        try:
+            self._machine = self._memory.machine(qp, qp.send_cq, qp.recv_cq, bounces)
+            if cast("Context", qp.context).device.transport is Transport.IWARP:
+                qp.confirm_stream(both=True)  # else its SENDs complete before the peer has them
+            self._machine.post_receives()
+        except BaseException:
+            self._memory.let_go()
+            raise
 
     def statistics(self) -> ChannelStatistics:
         """What it has sent and received so far."""
