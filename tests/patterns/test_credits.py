@@ -8,7 +8,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from random import Random
 from time import monotonic
 from typing import Any
@@ -555,3 +555,57 @@ def test_polling_needs_no_completion_channel() -> None:
             left.send(b"hello", WAIT)
             assert left.recv(WAIT) == b"hello"
             left.close(WAIT)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"receives": 2}, {"size": 63}, {"max_message": -1}, {"max_backlog": -1}], ids=str
+)
+def test_impossible_sizes_are_refused(wrong: dict[str, int]) -> None:
+    with queue_pairs() as (a, _), pytest.raises(ValueError, match=r"\d"):
+        Channel(a, **wrong)
+
+
+def test_a_direction_whose_program_takes_nothing_does_not_stop_the_other() -> None:
+    with queue_pairs() as (a, b):
+        left, right = Channel(a), Channel(b, receives=3, size=64, max_backlog=100)
+
+        def speak() -> None:
+            for _ in range(50):
+                right.send(b"y" * 50, WAIT)
+
+        with beside(speak):
+            for _ in range(50):
+                with suppress(TimeoutError):
+                    left.send(b"x" * 50, 0.001)
+                assert left.recv(WAIT) == b"y" * 50
+        assert right.statistics().backlog < 50 * 50  # the rest has waited at the sender
+        left.abort()
+        right.abort()
+
+
+def test_a_waiting_program_gets_a_message_beyond_the_backlog() -> None:
+    with queue_pairs() as (a, b):
+        left, right = Channel(a), Channel(b, receives=3, size=64, max_backlog=0)
+        with beside(lambda: left.send(bytes(5000), WAIT)):
+            assert right.recv(WAIT) == bytes(5000)
+        with beside(lambda: left.close(WAIT)):
+            right.close(WAIT)
+
+
+def test_a_send_that_is_given_up_is_taken_back_and_its_buffer_is_free() -> None:
+    """Inside the message, too: its peer takes the next one."""
+    with queue_pairs() as (a, b):
+        left, right = Channel(a), Channel(b, receives=3, size=64)
+        with pytest.raises(TimeoutError):
+            left.send(b"ahead of the hello", 0)
+        with beside(lambda: left.send(b"first", WAIT)):
+            assert right.recv(WAIT) == b"first"
+        buffer, begun = bytearray(b"x" * 1000), list[int]()
+        with pytest.raises(TimeoutError):
+            left.send(buffer, 0.01, begins=lambda: begun.append(1))
+        buffer += b"more"
+        with beside(lambda: left.send(b"second", WAIT, begins=lambda: begun.append(2))):
+            assert right.recv(WAIT) == b"second"
+        assert begun == [2]
+        with beside(lambda: left.close(WAIT)):
+            right.close(WAIT)
