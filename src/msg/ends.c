@@ -95,8 +95,9 @@ void msg_lost(struct msg *m, const char *text) {
 
 /* ---------------------------------------------------------------- the disconnect */
 
-/* The peer's DREQ says that it has all messages: only the acknowledgement of this end's goodbye was lost. */
-static bool is_last_word(const struct msg *m, uint32_t id) {
+/* The peer's DREQ, or its last word in band, says that it has all messages: only the acknowledgement of this end's
+ * goodbye was lost. */
+bool msg_ends_is_last_word(const struct msg *m, uint32_t id) {
     return m->out.goodbye_said && id == (uint32_t)m->out.numbers && m->state == MSG_PEER_LEFT;
 }
 
@@ -117,7 +118,7 @@ void msg_disconnected(struct msg *m, const void *private_data, uint32_t bytes) {
         msg_lost(m, "disconnected");
     else if (type == FRAME_ABORT)
         msg_ends_aborted(m, get_be32(data + 4), data + FRAME_HEADER, bytes - FRAME_HEADER);
-    else if (type == FRAME_GOODBYE && is_last_word(m, get_be32(data + 4)))
+    else if (type == FRAME_GOODBYE && msg_ends_is_last_word(m, get_be32(data + 4)))
         msg_ends_step(m, GOODBYE_DELIVERED);
     else if (m->state == MSG_PEER_LEFT)
         msg_lost(m, "the peer has closed the connection without waiting for this end");
@@ -130,6 +131,17 @@ uint32_t msg_farewell(const struct msg *m, uint8_t *to) {
         return msg_frame_put(to, FRAME_GOODBYE, 0, 0, (uint32_t)m->in.complete);
     memcpy(to, m->out.abort, m->out.abort_bytes);
     return m->out.abort_bytes;
+}
+
+/* In band the last word is a SEND; the end that has the other's needs none of its own. */
+bool msg_ends_owes_farewell(const struct msg *m) {
+    return m->in_band && m->state == MSG_CLOSED && !m->in.farewell && !m->out.farewell;
+}
+
+bool msg_may_leave(const struct msg *m) {
+    bool said = m->out.farewell && m->out.completed >= m->out.farewell;
+    return m->state == MSG_FAILED ||
+           (m->state == MSG_CLOSED && (!m->in_band || m->in.farewell || said || m->has_failed));
 }
 
 /* ---------------------------------------------------------------- closing, time */
@@ -155,6 +167,9 @@ void msg_ends_close_when_idle(struct msg *m, int64_t now) {
         raw_done(m);
 }
 
+/* It comes in band, so that the peer can be probed meanwhile. */
+static bool waits_for_hello(const struct msg *m) { return m->state == MSG_HELLO && m->in_band; }
+
 /* When an idle peer is probed; not while something is under way that tells as much. */
 static int64_t idle_deadline(const struct msg *m) {
     bool probes = m->how.idle && m->peer.access & RNIC_ACCESS_REMOTE_WRITE && !m->out.probe_due;
@@ -164,21 +179,21 @@ static int64_t idle_deadline(const struct msg *m) {
 int64_t msg_deadline(const struct msg *m) {
     if (is_raw(m))
         return m->close_by;
-    if (!is_live(m))
+    if (!is_live(m) && !waits_for_hello(m))
         return MSG_NEVER;
     int64_t idle = idle_deadline(m);
     return m->close_by < idle ? m->close_by : idle;
 }
 
 void msg_ends_timer(struct msg *m, int64_t now) {
-    if (!is_live(m) && !is_raw(m))
+    if (!is_live(m) && !is_raw(m) && !waits_for_hello(m))
         return;
     if (now >= m->close_by) {
         struct msg_error e =
             error_of(MSG_ABORTED, MSG_TIMEOUT,
                      is_raw(m) ? "closed with messages on their way" : "the goodbyes were not said in time");
         msg_ends_fail(m, &e);
-    } else if (is_live(m) && now >= idle_deadline(m)) {
+    } else if (!is_raw(m) && now >= idle_deadline(m)) {
         m->out.probe_due = true;
     }
 }

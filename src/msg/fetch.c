@@ -17,7 +17,7 @@ void msg_let_go(struct msg *m, struct rnic_mr *mr) {
 /* Whether to READ the announced message now: a call waits for it, or there is room. */
 static bool may_begin(const struct msg *m) {
     const struct incoming *in = &m->in;
-    if (!in->offered || in->fetching || !is_live(m) || !m->established || m->fetch.error)
+    if (!in->offered || in->fetching || !is_live(m) || !m->established || m->fetch.error || m->has_failed)
         return false;
     for (uint32_t i = 0; i < in->tags_n; i++) {
         if (in->tags[i] == in->offer.tag)
@@ -154,7 +154,7 @@ static void piece_done(struct msg *m) {
     f->mr = NULL;
     f->here += f->op.sge.length;
     if (f->op.status != RNIC_WC_SUCCESS)
-        give_up(m, f->op.status < 0 ? f->op.status : -EIO);
+        give_up(m, f->op.status < 0 ? f->op.status : 0); /* else the queue pair has failed, msg_failed() */
     else if (f->unwanted)
         give_up(m, 0);
     else if (f->here == m->in.offer.total)

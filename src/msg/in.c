@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "msg/machine.h"
 
 /* ---------------------------------------------------------------- the messages that wait for the program */
@@ -58,6 +59,8 @@ void msg_take(struct msg *m, struct msg_in *in) {
         m->in.last = before;
     m->in.n--;
     m->in.weight -= EVENT_WEIGHT + in->bytes;
+    if (!in->object)
+        m->fetch.target = NULL; /* it has its message */
     make_room_known(m);
 }
 
@@ -490,11 +493,21 @@ static void take_raw(struct msg *m, const uint8_t *data, uint32_t bytes) {
     msg_in_resume(m);
 }
 
+/* Without a connection manager, the last word of the peer is a second GOODBYE. */
+static bool is_farewell(const struct msg *m, const uint8_t *data, uint32_t bytes) {
+    return m->in_band && m->in.goodbye && bytes == FRAME_HEADER && data[0] == FRAME_GOODBYE &&
+           (m->state == MSG_CLOSED || msg_ends_is_last_word(m, get_be32(data + 4)));
+}
+
 void msg_in_take(struct msg *m, const uint8_t *data, uint32_t bytes) {
     struct msg_error why;
     m->in.seen++;
-    if (is_raw(m))
+    if (is_raw(m)) {
         take_raw(m, data, bytes);
-    if (is_live(m) && take(m, data, bytes, &why) < 0)
+    } else if (is_farewell(m, data, bytes)) {
+        m->in.farewell = true;
+        msg_ends_step(m, GOODBYE_DELIVERED);
+    } else if (is_live(m) && take(m, data, bytes, &why) < 0) {
         msg_ends_fail(m, &why);
+    }
 }

@@ -17,7 +17,7 @@ static void copy_plainly(void *arg, void *to, const void *from, uint64_t bytes) 
 }
 
 struct msg *msg_open(const struct msg_config *config, const struct msg_memory *memory, const struct msg_hooks *hooks,
-                     struct rnic_qp *qp, struct rnic_cq *cq) {
+                     struct rnic_qp *qp, struct rnic_cq *send_cq, struct rnic_cq *recv_cq) {
     struct msg *m = calloc(1, sizeof *m);
     if (!m)
         return NULL;
@@ -27,7 +27,8 @@ struct msg *msg_open(const struct msg_config *config, const struct msg_memory *m
     if (!m->hooks.copy)
         m->hooks.copy = copy_plainly;
     m->qp = qp;
-    m->cq = cq;
+    m->send_cq = send_cq;
+    m->recv_cq = recv_cq;
     m->ops = qp->ctx->ops;
     m->quick = rnic_extension(qp->ctx, RNIC_EXT_NOW);
     m->close_by = MSG_NEVER;
@@ -56,11 +57,25 @@ void msg_free(struct msg *m) {
     free(m);
 }
 
+/* The peer's hello has come in band.  Its receive is the one that takes TAKEN from now on, which needs no credit either. */
+static void take_hello(struct msg *m) {
+    m->polled_at++;
+    m->in.seen++;
+    m->credits.arrived++;
+    m->credits.told++;
+    m->credits.freed++;
+    m->established = true;
+}
+
 void msg_greet(struct msg *m, const struct msg_peer *peer, int64_t now) {
+    if (m->in_band)
+        take_hello(m);
     m->peer = *peer;
     m->credits.given = peer->receives;
     m->heard_at = now;
     msg_ends_step(m, GREETED);
+    if (m->in_band)
+        msg_flush(m); /* which posts the receive again */
 }
 
 void msg_greet_raw(struct msg *m) {
@@ -129,13 +144,40 @@ static int post(struct msg *m, struct rnic_send_wr *wr, struct rnic_err *err) {
     return m->ops->post_send(m->qp, wr, &bad, err);
 }
 
+static uint8_t *send_place(const struct msg *m, uint64_t number) {
+    return m->memory.base + m->memory.sends_at + number % m->memory.bounces * m->how.send_size;
+}
+
+int msg_say_hello(struct msg *m, const void *hello, uint32_t bytes, uint32_t access, int64_t now,
+                  struct rnic_err *err) {
+    if (m->in_band)
+        return 0;
+    uint64_t number = m->out.handed_out + 1;
+    uint8_t *to = send_place(m, number);
+    struct rnic_sge sge = {(uintptr_t)to, bytes, m->memory.lkey};
+    struct rnic_send_wr wr = {.wr_id = number * WR_KINDS + WR_SEND,
+                              .sg_list = &sge,
+                              .num_sge = 1,
+                              .opcode = RNIC_WR_SEND,
+                              .send_flags = RNIC_SEND_SIGNALED};
+    memcpy(to, hello, bytes);
+    int rc = post(m, &wr, err);
+    if (rc < 0)
+        return rc;
+    m->in_band = true;
+    m->peer.access = access;
+    m->heard_at = now;
+    m->out.handed_out = m->out.signaled = number;
+    m->out.under_way[number % UNDER_WAY] = (struct under_way){0, false};
+    return 0;
+}
+
 /* Posts SENDs, and probes, while there is something to say and a place for it.  Half a window needs a completion, which
  * stands for all before it. */
 static int post_sends(struct msg *m, struct rnic_err *err) {
     struct posting p;
     while (m->out.handed_out - m->out.completed < m->memory.bounces) {
-        uint8_t *to =
-            m->memory.base + m->memory.sends_at + (m->out.handed_out + 1) % m->memory.bounces * m->how.send_size;
+        uint8_t *to = send_place(m, m->out.handed_out + 1);
         if (!msg_out_next(m, to, &p))
             break;
         struct rnic_sge sge = {(uintptr_t)to, p.header + p.bytes, m->memory.lkey};
@@ -158,7 +200,7 @@ static int post_sends(struct msg *m, struct rnic_err *err) {
  * region. */
 void msg_flush(struct msg *m) {
     struct rnic_err err = {.text = ""};
-    if (m->state == MSG_HELLO || is_over(m))
+    if (m->state == MSG_HELLO || (is_over(m) && !msg_ends_owes_farewell(m)))
         return;
     int rc = post_receives(m, &err);
     if (rc == 0 && m->established && (is_live(m) || is_raw(m)))
@@ -177,15 +219,24 @@ static int polled(struct msg *m, int n) {
     return n;
 }
 
+/* Receives first: what the peer has said counts more than a SEND that has failed because the peer has gone. */
+static int poll_queues(struct msg *m, int (*poll)(struct rnic_cq *cq, int n, struct rnic_wc *wc)) {
+    int n = poll(m->recv_cq, POLLED, m->polled);
+    if (m->send_cq == m->recv_cq || n < 0 || n == POLLED)
+        return polled(m, n);
+    int more = poll(m->send_cq, POLLED - n, m->polled + n);
+    return polled(m, more > 0 || !n ? n + more : n);
+}
+
 int msg_poll_now(struct msg *m) {
     if (m->polled_at < m->polled_n)
         return m->polled_n - m->polled_at;
-    return polled(m, m->quick ? m->quick->poll_cq(m->cq, POLLED, m->polled) : -EAGAIN);
+    return m->quick ? poll_queues(m, m->quick->poll_cq) : -EAGAIN;
 }
 
 int msg_poll(struct msg *m) {
     int n = msg_poll_now(m);
-    return n == -EAGAIN ? polled(m, m->ops->poll_cq(m->cq, POLLED, m->polled)) : n;
+    return n == -EAGAIN ? poll_queues(m, m->ops->poll_cq) : n;
 }
 
 const struct rnic_wc *msg_failed(const struct msg *m) { return m->has_failed ? &m->failed : NULL; }
@@ -222,6 +273,25 @@ static int take_completions(struct msg *m, int64_t now) {
     while (m->polled_at < m->polled_n)
         completed(m, &m->polled[m->polled_at++], now);
     return n;
+}
+
+int msg_hear_hello(struct msg *m, int64_t now, const uint8_t **hello, uint32_t *bytes) {
+    struct rnic_err err = {.text = ""};
+    int n = 0;
+    while (m->state == MSG_HELLO && (n = msg_poll(m)) > 0) {
+        const struct rnic_wc *wc = &m->polled[m->polled_at];
+        if (wc->status == RNIC_WC_SUCCESS && wc->wr_id % WR_KINDS == WR_RECEIVE) {
+            *hello = receive_place(m, wc->wr_id / WR_KINDS);
+            *bytes = wc->opcode == RNIC_WCO_RECV ? wc->byte_len : 0;
+            return 1;
+        }
+        m->polled_at++;
+        completed(m, wc, now);
+    }
+    msg_ends_timer(m, now);
+    if (post_sends(m, &err) < 0)
+        msg_lost(m, err.text);
+    return n < 0 || m->has_failed ? -EIO : 0;
 }
 
 int msg_pump(struct msg *m, int64_t now) {

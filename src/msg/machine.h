@@ -78,6 +78,7 @@ struct outgoing {
     uint64_t handed_out, completed, signaled; /* work requests, by number */
     uint64_t delivered, credit_sends, probes;
     struct under_way under_way[UNDER_WAY];
+    uint64_t farewell;             /* the number of the last word in band; 0: it was not said */
     bool abort_said, goodbye_said; /* such a SEND is under way, or has completed */
     bool closing;                  /* the goodbye is queued */
     bool probe_due;
@@ -100,7 +101,8 @@ struct incoming {
     uint64_t total, there, room, tag;
     /* Wishes of the program: msg_want(), msg_close(). */
     bool wanted, discards;
-    bool goodbye; /* the peer has said it: no message follows those that wait */
+    bool goodbye;  /* the peer has said it: no message follows those that wait */
+    bool farewell; /* in band: the peer has this end's goodbye, and all that came before it */
     const uint64_t *tags;
     uint32_t tags_n;
     /* The message that is announced. */
@@ -142,11 +144,12 @@ struct msg {
     struct msg_hooks hooks;
     struct msg_peer peer;
     struct rnic_qp *qp;
-    struct rnic_cq *cq;
+    struct rnic_cq *send_cq, *recv_cq; /* one, or two */
     const struct rnic_ops *ops;
     const struct rnic_ext_now *quick; /* or NULL */
     int state;                        /* enum msg_state */
     bool raw;                         /* the peer said no hello */
+    bool in_band;                     /* this end's hello was a SEND, as the peer's is: there is no disconnect either */
     bool established;
     struct msg_error error;
     uint64_t undelivered;
@@ -209,6 +212,8 @@ void msg_ends_end(struct msg *m, const struct msg_error *error);  /* the connect
 void msg_ends_aborted(struct msg *m, uint32_t reason, const uint8_t *text, uint32_t bytes); /* by the peer */
 void msg_ends_timer(struct msg *m, int64_t now);
 void msg_ends_close_when_idle(struct msg *m, int64_t now);
+bool msg_ends_owes_farewell(const struct msg *m); /* in band: the last word is to be said */
+bool msg_ends_is_last_word(const struct msg *m, uint32_t id);
 
 /* fetch.c */
 bool msg_fetch_step(struct msg *m); /* whether something was done */

@@ -129,7 +129,9 @@ struct msg_op { /* a READ, WRITE or atomic; the owner's until it is queued, and 
     uint32_t rkey;   /* and its key */
     uint64_t compare_add, swap;
     struct rnic_sge
-        sge;    /* registered memory of this end; without length: none.  An atomic has a place of the machine's */
+        sge; /* registered memory of this end; without length: none.  An atomic has a place of the machine's */
+    struct rnic_sge *pieces; /* several pieces of memory instead; NULL: `sge` */
+    int pieces_n;
     int state;  /* enum msg_op_state */
     int status; /* when done: enum rnic_wc_status, or a negative errno: it was not posted; -ENOENT: the region
                             is not shared (any more) */
@@ -146,8 +148,9 @@ struct msg_statistics {
 
 struct msg;
 
+/* The queue pair has these completion queues, which may be one; no other queue pair has them. */
 struct msg *msg_open(const struct msg_config *config, const struct msg_memory *memory, const struct msg_hooks *hooks,
-                     struct rnic_qp *qp, struct rnic_cq *cq);
+                     struct rnic_qp *qp, struct rnic_cq *send_cq, struct rnic_cq *recv_cq);
 /* The queue pair has been destroyed, or never was connected: gives back all that the machine holds but its messages. */
 void msg_release(struct msg *m);
 void msg_free(struct msg *m);
@@ -161,6 +164,17 @@ void msg_greet_raw(struct msg *m);
 /* The peer is ready to receive: what waits may be posted. */
 void msg_establish(struct msg *m);
 bool msg_established(const struct msg *m); /* also when something has come from the peer */
+
+/* Without a connection manager the hellos go in band: each is the first SEND of its end.  The owner calls msg_say_hello()
+ * once the queue pair can send, msg_hear_hello() until that returns 1, and msg_greet(), behind which all is established. */
+
+/* Sends this end's hello; a second call does nothing.  `access`: what the peer is assumed to grant until its hello says
+ * so: with RNIC_ACCESS_REMOTE_WRITE it is probed while its hello does not come. */
+int msg_say_hello(struct msg *m, const void *hello, uint32_t bytes, uint32_t access, int64_t now, struct rnic_err *err);
+/* The peer's hello, which stays here until msg_greet().  1: it has come; 0: not yet; -EIO: a work request has failed. */
+int msg_hear_hello(struct msg *m, int64_t now, const uint8_t **hello, uint32_t *bytes);
+/* Neither end needs anything more of the other: the connection has failed; or both have said goodbye, and know it. */
+bool msg_may_leave(const struct msg *m);
 
 /* Moves all that can be moved.  1: more was there than one call moves, so call again; 0: not, and when the completion
  * queue was `armed` before the call, its channel tells of what comes.  -EIO: a work request has failed, msg_failed(). */
@@ -189,8 +203,9 @@ uint64_t msg_sent(const struct msg *m);
 bool msg_is_closing(const struct msg *m);
 /* Messages are queued, or are not known to have arrived. */
 bool msg_is_sending(const struct msg *m);
-/* The call that sent the message has ended: the peer drops it, or it goes on from a copy.  Its buffer is free. */
-void msg_take_back(struct msg *m, uint64_t handle);
+/* The call that sent the message has ended, and its buffer is free.  True: the message goes on from a copy; false: the
+ * peer drops it, or it had left already. */
+bool msg_take_back(struct msg *m, uint64_t handle);
 
 #define MSG_ANY NULL
 /* The first message with that tag; MSG_ANY: the first.  NULL: there is none. */

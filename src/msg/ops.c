@@ -72,8 +72,8 @@ static bool is_shared(const struct msg *m, const struct msg_op *op) {
 
 static void fill(const struct msg *m, struct msg_op *op, struct rnic_send_wr *wr) {
     *wr = (struct rnic_send_wr){.wr_id = op->number * WR_KINDS + WR_OPERATION,
-                                .sg_list = &op->sge,
-                                .num_sge = op->sge.length > 0,
+                                .sg_list = op->pieces ? op->pieces : &op->sge,
+                                .num_sge = op->pieces ? op->pieces_n : op->sge.length > 0,
                                 .opcode = op->opcode,
                                 .send_flags = RNIC_SEND_SIGNALED | (op->fence ? RNIC_SEND_FENCE : 0)};
     if (is_atomic(op)) {

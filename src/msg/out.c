@@ -162,23 +162,25 @@ static int detach(struct msg *m, struct item *item) {
     return 0;
 }
 
-void msg_take_back(struct msg *m, uint64_t handle) {
+bool msg_take_back(struct msg *m, uint64_t handle) {
     struct item *item = find(m, handle);
     if (!item || item->stopped || item->copy)
-        return;
+        return item && item->copy;
     if (!item->begun) {
         drop(m, item);
-        return;
+        return false;
     }
     bool knows_stop = peer_knows(m, MSG_KNOWS_STOP);
     if (item->kind == ITEM_ANNOUNCEMENT && detach(m, item) < 0) { /* a peer that READs it loses the connection */
         msg_let_go(m, item->mr);
         item->mr = NULL;
     }
-    if (item->kind == ITEM_MESSAGE && !knows_stop && detach(m, item) < 0)
+    if (item->kind == ITEM_MESSAGE && !knows_stop && detach(m, item) < 0) {
         msg_abort(m, "there is no memory for a copy of a message that was cancelled");
-    else
-        item->stopped = knows_stop;
+        return false;
+    }
+    item->stopped = knows_stop;
+    return !knows_stop;
 }
 
 int msg_share(struct msg *m, struct msg_region *region) {
@@ -366,10 +368,21 @@ static bool next_abort(struct msg *m, uint8_t *to, struct posting *p) {
     return hand_out(m, p, FRAME_ABORT, m->out.abort_bytes, false);
 }
 
+static bool next_farewell(struct msg *m, uint8_t *to, struct posting *p) {
+    if (!msg_ends_owes_farewell(m))
+        return false;
+    m->out.farewell = m->out.handed_out + 1;
+    return hand_out(m, p, 0, msg_farewell(m, to), false); /* as a TAKEN, it needs no credit */
+}
+
 bool msg_out_next(struct msg *m, uint8_t *to, struct posting *p) {
     *p = (struct posting){0};
     if (m->state == MSG_ABORTING)
         return next_abort(m, to, p);
+    if (m->state == MSG_CLOSED)
+        return next_farewell(m, to, p);
+    if (m->state == MSG_HELLO)
+        return next_probe(m, p);
     if (is_raw(m))
         return next_raw(m, to, p);
     return is_live(m) && (next_frame(m, to, p) || next_credit(m, to, p) || next_probe(m, p));

@@ -30,14 +30,11 @@ static int recv_ops(struct rnic_qp *qp, const struct rnic_recv_wr *wr, const str
     return rc;
 }
 
-/* The machine has one completion queue, an end of a pair has two. */
 static int poll_ops(struct rnic_cq *cq, int n, struct rnic_wc *wc) {
-    struct side *s = cq == &p.a.recv_cq->pub ? &a : &b;
+    bool of_a = cq == &p.a.recv_cq->pub || cq == &p.a.send_cq->pub;
+    struct side *s = of_a ? &a : &b;
     struct end *e = s->end;
-    if (s->overrun)
-        return -EOVERFLOW;
-    int got = cq_take(e->recv_cq, n, wc);
-    return got < n ? got + cq_take(e->send_cq, n - got, wc + got) : got;
+    return s->overrun ? -EOVERFLOW : cq_take(cq == &e->recv_cq->pub ? e->recv_cq : e->send_cq, n, wc);
 }
 
 static int reg_ops(struct rnic_pd *pd, void *addr, uint64_t length, uint32_t access, struct rnic_mr **mr,
@@ -134,7 +131,7 @@ void talk_open(struct side *s, struct end *e, const struct how *h) {
     *s = (struct side){.end = e, .ctx = {.ops = &ops, .provider = &provider}};
     e->qp->pub.ctx = &s->ctx;
     struct msg_hooks hooks = {s, make, grow, drop, NULL, later};
-    s->m = msg_open(&config, &memory, &hooks, &e->qp->pub, &e->recv_cq->pub);
+    s->m = msg_open(&config, &memory, &hooks, &e->qp->pub, &e->send_cq->pub, &e->recv_cq->pub);
     CHECK(s->m != NULL);
     CHECK_EQ(msg_post_receives(s->m, NULL), 0);
 }

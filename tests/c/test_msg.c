@@ -186,7 +186,7 @@ static void a_message_that_has_begun_is_stopped(void) {
     uint8_t *one = say(&a, 9000, 0, 1, 1);
     talk_settle();
     CHECK(b.m->in.partial);
-    msg_take_back(a.m, 1);
+    CHECK(!msg_take_back(a.m, 1));
     CHECK_EQ(msg_left(a.m), 1);
     free(one);
     uint8_t *two = say(&a, 10, 0, 2, 1);
@@ -205,7 +205,7 @@ static void a_peer_that_knows_no_stop_gets_the_rest_from_a_copy(void) {
     talk_open_both(&old, &old);
     uint8_t *one = say(&a, 9000, 0, 1, 1);
     talk_settle();
-    msg_take_back(a.m, 1);
+    CHECK(msg_take_back(a.m, 1));
     CHECK_EQ(msg_left(a.m), 1);
     memset(one, 0, 9000);
     free(one);
@@ -248,6 +248,26 @@ static void an_announced_message_lands_in_the_memory_that_waits_for_it(void) {
     free(room);
     hear(&b, MSG_ANY, 6000, 1);
     free(one);
+    talk_close();
+}
+
+static void a_message_that_was_taken_keeps_its_memory_from_the_next(void) {
+    struct how h = {.announce = 5000};
+    talk_open_both(&h, &h);
+    uint8_t *one = say(&a, 6000, 0, 1, 1), *two = say(&a, 6000, 0, 2, 1), *room = malloc(6000);
+    msg_target(b.m, room, 6000);
+    msg_want(b.m, true, NULL, 0);
+    talk_settle();
+    struct msg_in *in = msg_find(b.m, MSG_ANY);
+    CHECK(in && in->data == room);
+    msg_take(b.m, in);
+    talk_settle();
+    CHECK(filled(room, 6000, 1));
+    msg_drop(b.m, in);
+    hear(&b, MSG_ANY, 6000, 2);
+    free(one);
+    free(two);
+    free(room);
     talk_close();
 }
 
@@ -745,6 +765,115 @@ static void a_message_that_was_taken_is_put_back_ahead_of_others(void) {
     CHECK_EQ(msg_put_back(b.m, data, 0, 0, NULL), 0);
     hear(&b, MSG_ANY, 0, 0);
     talk_close();
+}
+
+/* ---------------------------------------------------------------- in band */
+
+static void open_unknown(const struct how *h) {
+    pair_open(&p, .bytes = MEMORY, .wr = 256, .cqe = 512, .quiet = true, .rd_atomic = 16, .dest_rd_atomic = 16);
+    talk_open(&a, &p.a, h);
+    talk_open(&b, &p.b, h);
+}
+
+static int await_hello(struct side *s) {
+    const uint8_t *hello = NULL;
+    uint32_t bytes = 0;
+    int came = msg_hear_hello(s->m, (int64_t)p.f.now, &hello, &bytes);
+    CHECK(came != 1 || (bytes == 5 && !memcmp(hello, "hello", 5)));
+    return came;
+}
+
+static void open_in_band(const struct how *h) {
+    open_unknown(h);
+    for (struct side *s = &a; s; s = s == &a ? &b : NULL)
+        CHECK_EQ(msg_say_hello(s->m, "hello", 5, ALL_ACCESS, (int64_t)p.f.now, NULL), 0);
+    fabric_settle(&p.f);
+    for (struct side *s = &a; s; s = s == &a ? &b : NULL) {
+        CHECK_EQ(await_hello(s), 1);
+        CHECK_EQ(await_hello(s), 1); /* it stays until it has been read */
+        talk_greet(s, h);
+    }
+}
+
+static void the_first_send_is_the_hello(void) {
+    struct msg_statistics n;
+    open_unknown(&(struct how){0});
+    CHECK_EQ(await_hello(&a), 0);
+    CHECK_EQ(msg_say_hello(b.m, "hello", 5, 0, 0, NULL), 0);
+    CHECK_EQ(msg_say_hello(b.m, "once more", 9, 0, 0, NULL), 0);
+    CHECK_EQ(talk_pump(&a), 0);
+    fabric_settle(&p.f);
+    CHECK_EQ(await_hello(&a), 1);
+    talk_close();
+    open_in_band(&(struct how){.announce = 1000});
+    msg_count(a.m, &n);
+    CHECK(n.sends == 1 && n.receives == 1 && n.credits == 8); /* a hello takes no credit */
+    uint8_t *first[7], *last;
+    for (int i = 0; i < 7; i++)
+        first[i] = say(&a, 10, 0, (uint64_t)i, 0); /* all that the hello allows, before the peer has looked */
+    talk_settle();
+    for (uint64_t i = 0; i < 7; i++) {
+        hear(&b, MSG_ANY, 10, i);
+        free(first[i]);
+    }
+    last = say(&b, 5000, 0, 9, 1); /* whose TAKEN comes where the hello has come */
+    talk_settle();
+    hear(&a, MSG_ANY, 5000, 9);
+    free(last);
+    CHECK(!msg_may_leave(a.m));
+    talk_goodbye();
+    CHECK(msg_may_leave(a.m) && msg_may_leave(b.m));
+    talk_close();
+}
+
+static void the_last_word_stands_for_an_acknowledgement(void) {
+    for (uint8_t number = 0; number < 2; number++) {
+        uint8_t word[FRAME_HEADER] = {FRAME_GOODBYE, 0, 0, 0, 0, 0, 0, number};
+        open_in_band(&(struct how){0});
+        free(say(&a, 10, 0, 1, 0));
+        msg_close(b.m, (int64_t)p.f.now, MSG_NEVER);
+        talk_settle();
+        msg_close(a.m, (int64_t)p.f.now, MSG_NEVER);
+        talk_pump(&a); /* the goodbye leaves */
+        CHECK_EQ(msg_state(a.m), MSG_PEER_LEFT);
+        msg_in_take(a.m, word, sizeof word);
+        CHECK_EQ(msg_may_leave(a.m), number == 1);
+        CHECK_EQ(msg_state(a.m), number == 1 ? MSG_CLOSED : MSG_ABORTING);
+        talk_close();
+    }
+}
+
+static void who_has_the_last_word_says_none(void) {
+    open_in_band(&(struct how){0});
+    msg_close(a.m, (int64_t)p.f.now, MSG_NEVER);
+    talk_settle();
+    msg_close(b.m, (int64_t)p.f.now, MSG_NEVER);
+    talk_settle();
+    CHECK(a.m->in.farewell + b.m->in.farewell >= 1);
+    CHECK_EQ(a.m->in.farewell, b.m->out.farewell != 0);
+    CHECK_EQ(b.m->in.farewell, a.m->out.farewell != 0);
+    talk_close();
+}
+
+static void a_peer_that_says_no_hello_is_probed(void) {
+    struct msg_statistics n;
+    for (uint32_t access = 0; access <= RNIC_ACCESS_REMOTE_WRITE; access += RNIC_ACCESS_REMOTE_WRITE) {
+        open_unknown(&(struct how){.idle = SEC});
+        CHECK_EQ(msg_deadline(a.m), MSG_NEVER);
+        CHECK_EQ(msg_say_hello(a.m, "hello", 5, access, (int64_t)p.f.now, NULL), 0);
+        fabric_settle(&p.f);
+        CHECK_EQ(await_hello(&a), 0);
+        CHECK_EQ(msg_deadline(a.m), access ? (int64_t)(p.f.now + SEC) : MSG_NEVER);
+        p.f.now += SEC;
+        CHECK_EQ(await_hello(&a), 0);
+        msg_count(a.m, &n);
+        CHECK_EQ(n.probes, access != 0);
+        move(p.a.qp, RNIC_QPS_ERR);
+        fabric_settle(&p.f);
+        CHECK_EQ(await_hello(&a), -EIO);
+        CHECK(msg_failed(a.m) != NULL);
+        talk_close();
+    }
 }
 
 /* ---------------------------------------------------------------- a peer without a hello */
@@ -1270,6 +1399,7 @@ int main(void) {
     RUN(a_peer_that_knows_no_stop_gets_the_rest_from_a_copy);
     RUN(a_long_message_is_read_from_where_it_lies);
     RUN(an_announced_message_lands_in_the_memory_that_waits_for_it);
+    RUN(a_message_that_was_taken_keeps_its_memory_from_the_next);
     RUN(memory_that_is_withdrawn_meanwhile_is_not_what_the_program_gets);
     RUN(other_memory_takes_the_place_of_the_first);
     RUN(too_small_a_memory_leaves_the_message_with_its_sender);
@@ -1296,6 +1426,10 @@ int main(void) {
     RUN(an_overrun_queue_is_told);
     RUN(statistics_count);
     RUN(a_message_that_was_taken_is_put_back_ahead_of_others);
+    RUN(the_first_send_is_the_hello);
+    RUN(the_last_word_stands_for_an_acknowledgement);
+    RUN(who_has_the_last_word_says_none);
+    RUN(a_peer_that_says_no_hello_is_probed);
     RUN(a_raw_message_is_one_send);
     RUN(a_raw_peer_waits_for_receives);
     RUN(a_raw_peer_is_told_nothing_but_messages);

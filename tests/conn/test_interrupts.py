@@ -53,7 +53,10 @@ class Raiser:
         self.at = "nowhere"
 
     def profile(self, frame: FrameType, event: str, _arg: object) -> None:
-        if event in ("call", "c_return") and frame.f_code.co_filename.startswith(ROOMS):
+        code = frame.f_code
+        if event not in ("call", "c_return") or code.co_name == "__del__":  # where no exception gets out
+            return
+        if code.co_filename.startswith(ROOMS):
             self.left -= 1
             if self.left == 0:
                 self.at = f"{frame.f_code.co_filename}:{frame.f_lineno}, {event}"

@@ -119,7 +119,7 @@ PY_ROOMS = {
     "files": {"rnic", "_disk", "endpoint", "enums", "records", "wording"},
     "vm": set(),
     "kmod": {"vm"},
-    "patterns": {"rnic", "_nic", "aio", "endpoint", "enums", "errors", "times", "records", "later"},
+    "patterns": {"rnic", "_nic", "aio", "conn", "endpoint", "enums", "errors", "times", "records", "later"},
     "testing": {"_nic", "verbs", "enums", "errors", "rnic", "times", "records"},
     "ucma": {"rdmacm", "verbs", "enums", "errors", "log", "threads", "records"},
     "programs": {"rnic", "ucma", "verbs", "enums", "errors", "records"},

@@ -4,26 +4,24 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from errno import ENOMEM
+from contextlib import ExitStack, contextmanager, suppress
 from random import Random
-from types import SimpleNamespace
-from typing import Any, cast
+from time import monotonic
+from typing import Any
 
 import pytest
 
 import rnic
 from patterns.ends import WAIT, queue_pair, queue_pairs
-from rnic.errors import PostError
 from rnic.patterns.chain import QueueError
 from rnic.patterns.credits import AsyncChannel, Channel
-from rnic.patterns.credits.flow import HEADER, Kind
 from rnic.patterns.cursor import LiarError
 from rnic.patterns.wait import How
-from rnic.testing import complete, prepare
+from rnic.testing import complete, connect, loopback, prepare
 from waiting import until
 
 SIZES = [0, 1, 55, 56, 57, 248, 4087, 4088, 4089, 100_000]
@@ -165,32 +163,28 @@ def test_a_failed_queue_pair_is_told_by_its_completion() -> None:
 
 
 def test_what_was_flushed_behind_a_request_that_failed_is_not_blamed() -> None:
-    def failed(status: rnic.WCStatus) -> QueueError:
-        return QueueError(cast(Any, SimpleNamespace(status=status, explain=lambda: "it failed")))
+    with channels() as (a, b):
+        with beside(lambda: b.recv(WAIT)):
+            a.send(b"hello", WAIT)
+        with a.qp.pd.alloc_mr(8, rnic.AccessFlags.LOCAL_WRITE) as mr:
+            wr = rnic.SendWR(opcode=rnic.WROpcode.RDMA_WRITE, sg_list=[rnic.SGE(mr)], rkey=1)
+            with pytest.raises(QueueError) as found:
+                a.carry_out([wr], WAIT)
+        assert found.value.wc.status is rnic.WCStatus.REM_ACCESS_ERR
+        with pytest.raises(QueueError, match="REM_ACCESS_ERR"):
+            a.recv(WAIT)
 
-    with channels() as (a, _):
-        a._fail(failed(rnic.WCStatus.WR_FLUSH_ERR))  # which was polled first
-        reason = failed(rnic.WCStatus.REM_ACCESS_ERR)
-        assert a._blame(reason) is reason
 
-
-def test_what_cannot_be_posted_ends_the_channel_and_is_what_has_ended_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def refused(*_: object, **__: object) -> None:
-        raise PostError(ENOMEM, "there is no memory", "post_send")
-
+def test_what_cannot_be_posted_ends_the_channel_and_is_what_has_ended_it() -> None:
     with channels() as (a, b):
         with beside(lambda: b.recv(WAIT)):
             a.send(b"good", WAIT)
-        with monkeypatch.context() as patch:
-            patch.setattr(a._sends, "post", refused)
-            with pytest.raises(PostError):
-                a.send(b"bad", WAIT)
-        for _ in range(2):
-            with pytest.raises(PostError, match="there is no memory"):
+        with pytest.raises(rnic.PostError):  # unsignaled, so that the places never are free again
+            a.qp.post_send([rnic.SendWR(opcode=rnic.WROpcode.RDMA_WRITE) for _ in range(64)])
+        for _ in range(3):
+            with pytest.raises(rnic.LostError, match="the send queue is full"):
                 a.send(b"late", WAIT)
-        assert isinstance(a.error, PostError)
+        assert isinstance(a.error, rnic.LostError)
 
 
 def test_a_second_thread_is_refused() -> None:
@@ -206,11 +200,18 @@ def test_a_second_thread_is_refused() -> None:
         b_sends.join()
 
 
-LIES = {
-    "credits": HEADER.pack(Kind.CREDIT, 99, 0),
-    "a length": HEADER.pack(Kind.PIECE, 0, 1) + b"abc",
-    "a kind": HEADER.pack(77, 0, 0),
+LIES = {  # docs/endpoint-protocol.md
+    "credits": struct.pack(">BBHI", 3, 0, 99, 0),
+    "a length": struct.pack(">BBHIQ", 1, 1, 0, 1, 1) + b"abc",
+    "a type": struct.pack(">BBHI", 77, 0, 0, 0),
+    "nothing": b"",
 }
+
+
+def inject(qp: rnic.QP, send: bytes) -> None:
+    """A SEND that the channel on this queue pair does not know of."""
+    flags = rnic.SendFlags.INLINE
+    qp.post_send(rnic.SendWR(opcode=rnic.WROpcode.SEND, send_flags=flags, sg_list=[rnic.SGE.inline(send)]))
 
 
 @pytest.mark.parametrize("lie", LIES)
@@ -220,28 +221,31 @@ def test_a_liar_is_told_and_loses_the_channel(lie: str) -> None:
             a.send(b"hello", WAIT)
         b.send(b"hello", WAIT)
         assert a.recv(WAIT) == b"hello"
-        b._flow.next_send = lambda: (LIES[lie], memoryview(b""))  # type: ignore[method-assign]
-        b._post_next()
+        inject(b.qp, LIES[lie])
         with pytest.raises(LiarError) as found:
             a.recv(WAIT)
         with pytest.raises(LiarError):
             a.send(b"more")
-        del b._flow.next_send
         with pytest.raises(rnic.AbortedError, match=str(found.value)[:20]):
             b.recv(WAIT)
 
 
 def test_a_write_with_immediate_data_is_no_message() -> None:
     with channels() as (a, b):
-        with b._sends.chain() as chain:
-            chain.write_imm(1)
-        with pytest.raises(LiarError, match="RECV_RDMA_WITH_IMM"):
+        with beside(lambda: b.recv(WAIT)):
+            a.send(b"hello", WAIT)
+        b.qp.post_send(rnic.SendWR(opcode=rnic.WROpcode.RDMA_WRITE_WITH_IMM, imm_data=1))
+        with pytest.raises(LiarError, match="a SEND of 0 bytes"):
             a.recv(WAIT)
 
 
 def test_what_a_channel_needs_is_said() -> None:
     with queue_pairs() as (a, _), pytest.raises(ValueError, match="max_recv_wr"):
         Channel(a, receives=1000)
+    with queue_pairs() as (a, _):
+        a.post_recv([rnic.RecvWR() for _ in range(a.cap.max_recv_wr)])
+        with pytest.raises(rnic.VerbsError, match="post_recv"):
+            Channel(a)  # which leaves no memory behind
     with ExitStack() as stack:
         ctx = stack.enter_context(rnic.open_device("roce_lo"))
         pd, cq = stack.enter_context(ctx.alloc_pd()), stack.enter_context(ctx.create_cq(16))
@@ -268,18 +272,20 @@ def test_a_message_that_comes_while_a_task_is_about_to_wait_is_not_missed(
 ) -> None:
     async def talk(a: AsyncChannel, b: AsyncChannel) -> None:
         await asyncio.gather(a.send(b"early"), b.recv())
-        go, receiving = a._go, asyncio.create_task(a.recv())
+        move, sent = a._move, False
 
-        async def slowly() -> None:
-            """As where READs and WRITEs move, for which recv() waits; the channel itself goes on."""
-            await go()
-            if asyncio.current_task() is receiving:
-                await b.send(b"late")
-                while not a._flow.is_waiting:
-                    await asyncio.sleep(0)
+        def slowly() -> bool:
+            """It has found nothing, and then something comes."""
+            nonlocal sent
+            more = move()
+            if not sent:
+                sent = True
+                b.leave(b"late")
+            return more
 
-        monkeypatch.setattr(a, "_go", slowly)
-        assert await receiving == b"late"
+        monkeypatch.setattr(a, "_move", slowly)
+        assert await a.recv() == b"late"
+        monkeypatch.undo()
         await asyncio.gather(a.close(WAIT), b.close(WAIT))
 
     with async_channels() as (a, b):
@@ -340,9 +346,7 @@ def test_tasks_learn_of_the_end_of_an_abort_and_of_a_lie() -> None:
         await asyncio.gather(b.send(b"hello"), a.send(b"hello"), waits)
         waits = asyncio.create_task(a.recv())
         if lie:
-            b._flow.next_send = lambda: (LIES["credits"], memoryview(b""))  # type: ignore[method-assign]
-            b._post_next()
-            del b._flow.next_send
+            inject(b.qp, LIES["credits"])
         else:
             await b.abort("enough")
         (ended,) = await asyncio.gather(waits, return_exceptions=True)
@@ -388,3 +392,220 @@ def test_a_thread_and_a_task_understand_each_other() -> None:
         threaded, own = Channel(b), AsyncChannel(a)
         with beside(lambda: echo(threaded)):
             asyncio.run(within(talk(own)))
+
+
+# ------------------------------------------------------------------------------------ the bare queue pair
+
+
+def qp_with_one_queue(stack: ExitStack) -> rnic.QP:
+    ctx = stack.enter_context(rnic.open_device(loopback()))
+    pd = stack.enter_context(ctx.alloc_pd())
+    cq = stack.enter_context(ctx.create_cq(256, stack.enter_context(ctx.create_comp_channel())))
+    return stack.enter_context(pd.create_qp(rnic.QPInitAttr(send_cq=cq, recv_cq=cq)))
+
+
+def test_one_completion_queue_is_enough() -> None:
+    with ExitStack() as stack:
+        a, b = qp_with_one_queue(stack), qp_with_one_queue(stack)
+        connect(a, b)
+        left, right = Channel(a), Channel(b, receives=3, size=64)
+        with beside(lambda: echo(right)):
+            for size in SIZES:
+                left.send(bytes(size), WAIT)
+                assert left.recv(WAIT) == bytes(size)
+            left.close(WAIT)
+
+
+@pytest.mark.parametrize("hello", [b"\1\0\0\0\0\0\0\0rnCF", b"rnEP\7\7" + bytes(26), b"rnEP\1\2" + bytes(30)])
+def test_a_peer_whose_hello_cannot_be_is_told_why(hello: bytes) -> None:
+    with queue_pairs() as (a, b), b.pd.alloc_mr(128, rnic.AccessFlags.LOCAL_WRITE) as mr:
+        channel = Channel(a)
+        for at in (0, 64):
+            b.post_recv(rnic.RecvWR(at, [rnic.SGE(mr, at, 64)]))
+        inject(b, hello)
+        with pytest.raises(LiarError, match=r"hello|begins with|version") as found:
+            channel.recv(WAIT)
+        until(lambda: mr.buf[64] == 8, "the ABORT")
+        assert bytes(mr.buf[:4]) == b"rnEP"
+        assert str(found.value).encode()[:40] in bytes(mr.buf[64:])
+        channel.abort()
+
+
+def test_an_end_that_waits_for_the_hello_notices_that_the_peer_has_gone() -> None:
+    with queue_pairs() as (a, b):
+        channel, other = Channel(a), Channel(b)
+        with pytest.raises(TimeoutError):
+            channel.recv(0)  # its hello has gone
+        b.modify(rnic.QPAttr(qp_state=rnic.QPState.ERR))
+        with pytest.raises(QueueError):  # RETRY_EXC_ERR, or over iWARP the end of the TCP connection
+            channel.recv(WAIT)
+        channel.abort()
+        other.abort()
+
+
+def test_reads_and_writes_go_beside_messages_on_a_short_send_queue() -> None:
+    """More than there are places, and the message comes behind all of them."""
+    count = 200
+    with ExitStack() as stack:
+        a, b = queue_pair(stack, depth=5), queue_pair(stack)
+        connect(a, b)
+        left, right = Channel(a), Channel(b)
+        access = rnic.AccessFlags.LOCAL_WRITE | rnic.AccessFlags.REMOTE_WRITE
+        ours = stack.enter_context(a.pd.alloc_mr(count, access))
+        theirs = stack.enter_context(b.pd.alloc_mr(count, access))
+        ours.buf[:] = bytes(range(count))
+        wrs = [
+            rnic.SendWR(
+                opcode=rnic.WROpcode.RDMA_WRITE,
+                sg_list=[rnic.SGE(ours, at, 1), rnic.SGE(ours, at + 1, 1)],
+                remote_addr=theirs.addr + at,
+                rkey=theirs.rkey,
+            )
+            for at in range(0, count, 2)
+        ]
+
+        def look() -> None:
+            assert right.recv(WAIT) == b"before"
+            assert right.recv(WAIT) == b"behind"
+            assert bytes(theirs.buf) == bytes(range(count))
+            right.close(WAIT)
+
+        with beside(look):
+            left.send(b"before", WAIT)
+            left.carry_out(wrs, WAIT, behind=lambda: b"behind")
+            left.close(WAIT)
+
+
+@pytest.mark.wire
+@pytest.mark.roce  # TCP repairs its own loss
+def test_close_succeeds_although_the_last_acknowledgement_is_lost() -> None:
+    """The last word of the peer tells that it has all; its device is gone when the goodbye is repeated."""
+    for seed in range(20):
+        with queue_pairs() as (a, b):
+            left, right = Channel(a), Channel(b)
+            with beside(lambda: right.recv(WAIT)):  # noqa: B023
+                left.send(b"hello", WAIT)
+            for n, qp in enumerate((a, b)):
+                qp.context.set_faults(rnic.Faults(seed=2 * seed + n, loss=0.3))
+            try:
+                with beside(lambda: right.close(WAIT)):  # noqa: B023
+                    left.close(WAIT)
+            finally:
+                for qp in (a, b):
+                    qp.context.set_faults(None)
+
+
+def test_an_end_that_closes_does_not_wait_for_an_acknowledgement() -> None:
+    with channels() as (a, b):
+        with beside(lambda: b.recv(WAIT)):
+            a.send(b"hello", WAIT)
+        with beside(lambda: b.close(WAIT)):
+            began = monotonic()
+            a.close(WAIT)
+        assert monotonic() - began < 0.4  # a repetition, and a second of lingering, would take longer
+
+
+def test_a_message_that_proves_too_long_takes_no_other_one_with_it() -> None:
+    """Both wait for the peer's hello, which says what it takes."""
+
+    async def talk(a: AsyncChannel, b: AsyncChannel) -> None:
+        sends = [asyncio.create_task(a.send(bytes(n))) for n in (1001, 1000)]
+        await asyncio.sleep(0.01)
+        assert await b.recv() == bytes(1000)
+        with pytest.raises(rnic.MessageTooLongError, match="1001 bytes: the peer takes 1000"):
+            await sends[0]
+        await sends[1]
+        await asyncio.gather(a.close(WAIT), b.close(WAIT))
+
+    with queue_pairs() as (a, b):
+        left, right = AsyncChannel(a), AsyncChannel(b, receives=3, size=64, max_message=1000)
+        asyncio.run(within(talk(left, right)))
+
+
+@pytest.mark.parametrize("how", How, ids=lambda how: how.name)
+def test_tasks_wait_in_each_way(how: How) -> None:
+    async def talk(a: AsyncChannel, b: AsyncChannel) -> None:
+        async def answer() -> None:
+            async for message in b:
+                await b.send(message)
+            await b.close(WAIT)
+
+        answering = asyncio.create_task(answer())
+        for size in SIZES:
+            await a.send(bytes(size))
+            assert await a.recv() == bytes(size)
+        await a.close(WAIT)
+        await answering
+
+    with async_channels(how=how) as (a, b):
+        asyncio.run(within(talk(a, b)))
+
+
+def test_polling_needs_no_completion_channel() -> None:
+    with ExitStack() as stack:
+        ctx = stack.enter_context(rnic.open_device(loopback()))
+        pd = stack.enter_context(ctx.alloc_pd())
+        cqs = [stack.enter_context(ctx.create_cq(64)) for _ in "abcd"]
+        a, b = (stack.enter_context(pd.create_qp(rnic.QPInitAttr(*cqs[n : n + 2]))) for n in (0, 2))
+        connect(a, b)
+        left, right = Channel(a, how=How.POLL), Channel(b, how=How.POLL)
+        with pytest.raises(ValueError, match="needs a completion channel"):
+            Channel(a)
+        with beside(lambda: echo(right)):
+            left.send(b"hello", WAIT)
+            assert left.recv(WAIT) == b"hello"
+            left.close(WAIT)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"receives": 2}, {"size": 63}, {"max_message": -1}, {"max_backlog": -1}], ids=str
+)
+def test_impossible_sizes_are_refused(wrong: dict[str, int]) -> None:
+    with queue_pairs() as (a, _), pytest.raises(ValueError, match=r"\d"):
+        Channel(a, **wrong)
+
+
+def test_a_direction_whose_program_takes_nothing_does_not_stop_the_other() -> None:
+    with queue_pairs() as (a, b):
+        left, right = Channel(a), Channel(b, receives=3, size=64, max_backlog=100)
+
+        def speak() -> None:
+            for _ in range(50):
+                right.send(b"y" * 50, WAIT)
+
+        with beside(speak):
+            for _ in range(50):
+                with suppress(TimeoutError):
+                    left.send(b"x" * 50, 0.001)
+                assert left.recv(WAIT) == b"y" * 50
+        assert right.statistics().backlog < 50 * 50  # the rest has waited at the sender
+        left.abort()
+        right.abort()
+
+
+def test_a_waiting_program_gets_a_message_beyond_the_backlog() -> None:
+    with queue_pairs() as (a, b):
+        left, right = Channel(a), Channel(b, receives=3, size=64, max_backlog=0)
+        with beside(lambda: left.send(bytes(5000), WAIT)):
+            assert right.recv(WAIT) == bytes(5000)
+        with beside(lambda: left.close(WAIT)):
+            right.close(WAIT)
+
+
+def test_a_send_that_is_given_up_is_taken_back_and_its_buffer_is_free() -> None:
+    """Inside the message, too: its peer takes the next one."""
+    with queue_pairs() as (a, b):
+        left, right = Channel(a), Channel(b, receives=3, size=64)
+        with pytest.raises(TimeoutError):
+            left.send(b"ahead of the hello", 0)
+        with beside(lambda: left.send(b"first", WAIT)):
+            assert right.recv(WAIT) == b"first"
+        buffer, begun = bytearray(b"x" * 1000), list[int]()
+        with pytest.raises(TimeoutError):
+            left.send(buffer, 0.01, begins=lambda: begun.append(1))
+        buffer += b"more"
+        with beside(lambda: left.send(b"second", WAIT, begins=lambda: begun.append(2))):
+            assert right.recv(WAIT) == b"second"
+        assert begun == [2]
+        with beside(lambda: left.close(WAIT)):
+            right.close(WAIT)

@@ -117,7 +117,7 @@ def test_a_send_takes_what_was_announced_ahead_of_it(how: str, monkeypatch: pyte
         channel = cast("Channel", a._channel)
         monkeypatch.setattr(Channel, "carry_out", carry_out_and_note)
         with beside(talk):
-            until(lambda: channel._look() or channel.is_waiting, "the OFFER, or the ASK")
+            until(lambda: channel._move() or channel.is_waiting, "the OFFER, or the ASK")
             a.send(data(200_000), WAIT)
         assert a.recv(WAIT) == data(3_000_000)
         assert min(times) > WAIT / 2
@@ -143,7 +143,7 @@ def test_a_recv_writes_what_an_earlier_send_has_left(how: str, monkeypatch: pyte
             a.send(data(200_000), WAIT)
         with beside(answer):  # it invites the next one
             channel = cast("Channel", a._channel)
-            until(lambda: channel._look() or channel.is_waiting, "the INVITE")
+            until(lambda: channel._move() or channel.is_waiting, "the INVITE")
             monkeypatch.setattr(Channel, "carry_out", give_up)
             with pytest.raises(TimeoutError, match="a copy waits"):
                 a.send(data(200_000)[::-1], WAIT)

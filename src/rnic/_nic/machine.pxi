@@ -51,6 +51,8 @@ cdef extern from "msg/msg.h" nogil:
         uint32_t region, rkey
         uint64_t addr, compare_add, swap
         rnic_sge sge
+        rnic_sge *pieces
+        int pieces_n
         void *owner
         int state, status
         uint32_t vendor_err
@@ -61,7 +63,7 @@ cdef extern from "msg/msg.h" nogil:
         uint64_t messages_sent, messages_received, sends, receives, credit_sends, probes, credits, queued, backlog, held
         uint64_t partial
 
-    msg *msg_open(const msg_config *, const msg_memory *, const msg_hooks *, rnic_qp *, rnic_cq *)
+    msg *msg_open(const msg_config *, const msg_memory *, const msg_hooks *, rnic_qp *, rnic_cq *, rnic_cq *)
     void msg_release(msg *)
     void msg_free(msg *)
     int msg_post_receives(msg *, rnic_err *)
@@ -69,6 +71,9 @@ cdef extern from "msg/msg.h" nogil:
     void msg_greet_raw(msg *)
     void msg_establish(msg *)
     bint msg_established(const msg *)
+    int msg_say_hello(msg *, const void *, uint32_t, uint32_t, int64_t, rnic_err *)
+    int msg_hear_hello(msg *, int64_t, const uint8_t **, uint32_t *)
+    bint msg_may_leave(const msg *)
     int msg_pump(msg *, int64_t)
     int msg_poll(msg *)
     int msg_poll_now(msg *)
@@ -81,7 +86,7 @@ cdef extern from "msg/msg.h" nogil:
     bint msg_is_sending(const msg *)
     bint msg_is_closing(const msg *)
     bint msg_has_fetch_error(const msg *)
-    void msg_take_back(msg *, uint64_t)
+    bint msg_take_back(msg *, uint64_t)
     msg_in *msg_find(const msg *, const uint64_t *)
     void msg_take(msg *, msg_in *)
     void msg_drop(msg *, msg_in *)
@@ -247,8 +252,10 @@ cdef class Result:
     cdef bint exported
     cdef uint8_t *stage             # their copy; NULL: there is none
     cdef uint64_t staged_end        # where that ends, counted from the first copy
+    cdef rnic_sge *pieces           # of carry_out()
 
     def __dealloc__(self):
+        PyMem_Free(self.pieces)
         if self.exported:
             PyBuffer_Release(&self.view)
 
@@ -310,7 +317,8 @@ cdef class Machine:
 
     cdef msg *p
     cdef QP qp
-    cdef CQ cq
+    cdef CQ cq                  # of SENDs and operations
+    cdef CQ recv_cq             # perhaps the same
     cdef MR mr
     cdef dict buffers           # Sent, by handle
     cdef list failed_ones       # operations that have failed, for failures()
@@ -335,14 +343,17 @@ cdef class Machine:
     cdef int64_t since          # when it was last looked in vain
     cdef int64_t spin           # ns
     cdef int misses, rest       # looks in vain, one after the other; looks that are left out because of them
-    cdef bint armed             # the queue was armed: its channel has an event, or will
+    cdef readonly bint armed    #: The queue was armed: its channel has an event, or will.
     cdef public object hand     #: The message that take() has taken, until somebody puts None here.
     cdef readonly uint64_t tag  #: Its tag.
     cdef readonly bint busy     #: Another thread is in a call.
 
-    def __cinit__(self, QP qp not None, CQ cq not None, MR mr not None, *, receives, receive_size, send_size, max_regions,
-                  max_message, max_backlog, announce, idle, bounces, sends_at, results_at, double spin):
-        """The receives lie at the start of the memory, the SENDs from `sends_at` on, what atomics find from `results_at` on."""
+    def __cinit__(self, QP qp not None, CQ cq not None, MR mr not None, *, CQ recv_cq=None, receives, receive_size, send_size,
+                  max_regions, max_message, max_backlog, announce, idle, bounces, sends_at, results_at, double spin):
+        """The receives lie at the start of the memory, the SENDs from `sends_at` on, what atomics find from `results_at` on.
+
+        `recv_cq`: where receives complete, if that is another queue than `cq`.
+        """
         cdef msg_config config
         cdef msg_memory memory
         cdef msg_hooks hooks
@@ -356,13 +367,15 @@ cdef class Machine:
         hooks.arg, hooks.make, hooks.grow, hooks.drop = <void *>self, make_message, grow_message, drop_message
         hooks.copy, hooks.later = copy_message, keep_for_later
         qp.need("post_send")
+        recv_cq = recv_cq or cq
         cq.need("poll_cq")
+        recv_cq.need("poll_cq")
         mr.need("post_send")
-        self.qp, self.cq, self.mr, self.buffers, self.late = qp, cq, mr, {}, []
+        self.qp, self.cq, self.recv_cq, self.mr, self.buffers, self.late = qp, cq, recv_cq, mr, {}, []
         self.failed_ones, self.staged, self.old = [], [], []
         self.withdrawn, self.leaving = set(), []
         self.spin = <int64_t>(spin * 1e9)
-        self.p = msg_open(&config, &memory, &hooks, qp.p, cq.p)
+        self.p = msg_open(&config, &memory, &hooks, qp.p, cq.p, recv_cq.p)
         if self.p is NULL:
             raise MemoryError
 
@@ -377,8 +390,10 @@ cdef class Machine:
         self.mr.calls += 1
         self.qp.calls += 1
         self.cq.calls += 1
+        self.recv_cq.calls += 1
 
     cdef void leave(self):
+        self.recv_cq.calls -= 1
         self.cq.calls -= 1
         self.qp.calls -= 1
         self.mr.calls -= 1
@@ -390,7 +405,7 @@ cdef class Machine:
 
     cdef int need(self, str what) except -1:
         self.alone(what)
-        if not (self.qp.live and self.cq.live and self.mr.live):
+        if not (self.qp.live and self.cq.live and self.recv_cq.live and self.mr.live):
             raise VerbsError(EINVAL, "the connection has been given back", what)
         return 0
 
@@ -423,12 +438,27 @@ cdef class Machine:
         """The peer is known to be ready: establish() was called, or something has come."""
         return msg_established(self.p)
 
+    def say_hello(self, bytes hello not None, access):
+        """Send the hello as the first SEND; `access`: what the peer is assumed to grant until its own has come."""
+        cdef rnic_err err
+        self.need("post_send")
+        err.text[0] = 0
+        check(msg_say_hello(self.p, PyBytes_AS_STRING(hello), len(hello), access, now_ns(), &err), "post_send", &err)
+
+    def hear_hello(self):
+        """The peer's hello, if its first SEND has come, for greet(); None: not yet, or failed() says why not."""
+        cdef const uint8_t *hello = NULL
+        cdef uint32_t length = 0
+        self.need("poll_cq")
+        came = msg_hear_hello(self.p, now_ns(), &hello, &length)
+        return (<const char *>hello)[:length] if came > 0 else None
+
     # ------------------------------------------------------------ moving
 
     def pump(self):
-        """Move what can be moved."""
+        """Move what can be moved; 1: there is more, call again; negative: a work request has failed."""
         self.need("poll_cq")
-        self.move()
+        return self.move()
 
     def step(self):
         """Move all that can be moved, and have the channel tell of what comes.
@@ -481,29 +511,38 @@ cdef class Machine:
             self.old.clear()
         return 0
 
-    def look(self):
-        """Look for completions for a moment, without the interpreter's lock; whether there are any."""
-        return self.need("poll_cq") == 0 and self.look_for() > 0
+    def look(self, spin=None):
+        """Look for completions for a moment, without the interpreter's lock; whether there are any.
+
+        `spin`: so many seconds, also if such looks were in vain before.
+        """
+        self.need("poll_cq")
+        if spin is None:
+            return self.look_for() > 0
+        return self.look_until(now_ns() + <int64_t>(<double>spin * 1e9)) > 0
 
     cdef int look_for(self):
         cdef int got
-        cdef int64_t until
         if self.rest > 0:
             self.rest -= 1
             return 0
+        got = self.look_until(now_ns() + self.spin)
+        self.misses = 0 if got else min(2 * self.misses + 1, MOST_MISSES)
+        self.rest = self.misses
+        if got == 0:
+            self.since = now_ns()
+        return got
+
+    cdef int look_until(self, int64_t until):
+        cdef int got
         self.busy = True
         self.enter()
         with nogil:
-            until = now_ns() + self.spin
             got = msg_poll(self.p)
             while got == 0 and now_ns() < until:
                 got = msg_poll(self.p)
         self.leave()
         self.busy = False
-        self.misses = 0 if got else min(2 * self.misses + 1, MOST_MISSES)
-        self.rest = self.misses
-        if got == 0:
-            self.since = now_ns()
         return got
 
     def note_wait(self):
@@ -512,23 +551,38 @@ cdef class Machine:
             self.misses = min(self.misses, MOST_SOON)
             self.rest = min(self.rest, MOST_SOON)
 
-    cdef int arm(self) except -1:
-        """Have the channel tell of the next completion."""
-        cdef rnic_err err
-        err.text[0] = 0
-        check(self.cq.ops.req_notify_cq(self.cq.p, 0, &err), "req_notify_cq", &err)
+    cpdef int arm(self) except -1:
+        """Have the channel, or both channels, tell of the next completion."""
+        self.need("req_notify_cq")
+        self.arm_one(self.cq)
+        if self.recv_cq is not self.cq:
+            self.arm_one(self.recv_cq)
         self.armed = True
         return 0
 
-    cdef bint quiet(self) except -1:
-        """Take the queue's event out of the channel; False: something else has made the descriptor readable."""
+    cdef int arm_one(self, CQ cq) except -1:
+        cdef rnic_err err
+        err.text[0] = 0
+        check(cq.ops.req_notify_cq(cq.p, 0, &err), "req_notify_cq", &err)
+        return 0
+
+    cpdef bint quiet(self) except -1:
+        """Take the queues' events out of their channels; False: something else has made a descriptor readable."""
+        self.need("get_cq_event")
+        if not self.armed:
+            return False
+        found = self.take_event(self.cq)
+        if self.recv_cq is not self.cq:
+            found = self.take_event(self.recv_cq) or found
+        self.armed = not found
+        return found
+
+    cdef bint take_event(self, CQ of):
         cdef rnic_cq *cq = NULL
         cdef rnic_err err
-        self.need("get_cq_event")
-        if not self.armed or self.cq.ops.get_cq_event(self.cq.channel.p, &cq, &err) < 0:
+        if of.ops.get_cq_event(of.channel.p, &cq, &err) < 0:
             return False
-        self.cq.ops.ack_cq_events(cq, 1, &err)
-        self.armed = False
+        of.ops.ack_cq_events(cq, 1, &err)
         return True
 
     def deadline(self):
@@ -594,12 +648,13 @@ cdef class Machine:
         return msg_is_sending(self.p)
 
     def take_back(self, handle):
-        """The call that sent the message has ended: the peer drops it, or it goes on from a copy."""
+        """The call that sent the message has ended; whether the message goes on from a copy.  Else the peer drops it."""
         self.alone("send()")
         self.busy = True
-        msg_take_back(self.p, handle)
+        goes_on = msg_take_back(self.p, handle)
         self.busy = False
         self.buffers.pop(handle, None)
+        return goes_on
 
     def has(self, tag=None):
         """Whether a message is there: with this tag, or any."""
@@ -719,7 +774,7 @@ cdef class Machine:
 
     cdef bint has_news(self):
         """Operations have failed, or regions were released, and nobody has seen to them."""
-        return len(self.failed_ones) > 0 or msg_released(self.p) != self.told
+        return (len(self.failed_ones) > 0 and not self.failing) or msg_released(self.p) != self.told
 
     cdef double sleeps_until(self, double until):
         cdef int64_t due = msg_deadline(self.p)
@@ -871,6 +926,25 @@ cdef class Machine:
         one.op.compare_add, one.op.swap, one.length = compare_add, swap, MSG_RESULT
         return self.queue(one)
 
+    def carry_out(self, SendWR wr not None):
+        """Queue a READ or WRITE as this request has it, in memory that no region of the peer's names; pump() posts it."""
+        cdef Result one = Result.__new__(Result)
+        cdef Py_ssize_t i, n = len(wr.sg)
+        self.need("post_send")
+        if wr.c.opcode != RNIC_WR_RDMA_READ and wr.c.opcode != RNIC_WR_RDMA_WRITE:
+            raise ValueError(f"{wr!r} is no READ or WRITE")
+        one.pieces = <rnic_sge *>PyMem_Malloc((n or 1) * sizeof(rnic_sge))
+        if one.pieces is NULL:
+            raise MemoryError
+        for i in range(n):
+            one.pieces[i] = wr.sges[i]
+            one.length += wr.sges[i].length
+        one.local = wr.sg
+        one.op.opcode, one.op.fence = wr.c.opcode, (wr.c.send_flags & RNIC_SEND_FENCE) != 0
+        one.op.anywhere, one.op.addr, one.op.rkey, one.op.owner = True, wr.remote_addr, wr.rkey, <void *>one
+        one.op.pieces, one.op.pieces_n = one.pieces, n
+        return self.queue(one)
+
     cdef Result aimed(self, int opcode, remote, int64_t offset, bint fence):
         cdef Result one = Result.__new__(Result)
         self.need("post_send")
@@ -927,9 +1001,9 @@ cdef class Machine:
         return True
 
     def failures(self):
-        """Operations that have failed since the last call: whoever knows why finishes them."""
-        found, self.failed_ones = self.failed_ones, []
-        return found
+        """Operations that have failed and that nobody has finished: whoever knows why does."""
+        self.failed_ones = [one for one in self.failed_ones if not one.done]
+        return self.failed_ones
 
     @property
     def operates(self):
@@ -990,6 +1064,11 @@ cdef class Machine:
                 return False
             self.late.remove(at)
         return True
+
+    @property
+    def may_leave(self):
+        """Neither end needs anything more of the other."""
+        return msg_may_leave(self.p)
 
     @property
     def state(self):

@@ -126,7 +126,7 @@ class Connection(Face):
         if machine.take(tag):
             return True
         if self._core.gone:
-            self._core.check()
+            self._core.messages.raise_none(tag)
         if self._pump.turn.may_look(self._pump):
             return machine.recv(tag, 0.0)
         machine.pump()
@@ -350,7 +350,7 @@ class Connection(Face):
         Tasks that wait in a call of the connection get its EndpointError.
         """
         if not self._core.given_back:
-            self._pump.drop(text, self)
+            self._pump.drop(text)
 
     def on_end(self, callback: Callable[[EndpointError | None], object]) -> None:
         """Have the loop call this once when the peer has closed its end, and all its messages were received
@@ -393,7 +393,6 @@ class Connection(Face):
 
     def __del__(self) -> None:
         pump: Pump | None = getattr(self, "_pump", None)
-        if pump is not None and not pump.core.given_back:
-            if pump.owner is None:
-                warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+        if pump is not None and not pump.core.given_back and not pump.is_dropped:
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
             pump.forget()

@@ -39,8 +39,8 @@ class Pump:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0  # the time of the timer, by monotonic()
         self._again: asyncio.Handle | None = None  # what is done in the loop's next turn
-        self.owner: object = None
-        """The connection that drop() was called for: it is released when the peer has heard of it."""
+        self.is_dropped = False
+        """drop() was called: the core is released when the peer has heard of it, or with this loop."""
         self._on_end: Callable[[EndpointError | None], object] | None = None
         self._failures = 0
         self._target: memoryview | None = None
@@ -68,7 +68,7 @@ class Pump:
                 if queue:
                     queue.wake()
             self._tell_end()
-            if self.owner is not None and self.core.finished:
+            if self.is_dropped and self.core.finished:
                 self.release()
             self._failures = 0
         except BaseException as error:
@@ -162,12 +162,12 @@ class Pump:
         """
         await queue.wait(is_so, again, target, tag, self.run)
 
-    def drop(self, text: str, owner: object) -> None:
-        """Abort the connection and release it soon, from any thread; `owner` is kept until then."""
-        self.owner, self._on_end = owner, None
+    def drop(self, text: str) -> None:
+        """Abort the connection and release it soon, from any thread."""
+        self.is_dropped, self._on_end = True, None
         if not self._is_here():
             try:
-                self._loop.call_soon_threadsafe(self.drop, text, owner)
+                self._loop.call_soon_threadsafe(self.drop, text)
             except RuntimeError:  # the loop is closed
                 self.core.end.forget()
             return
@@ -196,7 +196,6 @@ class Pump:
             try:
                 self.core.release()
             finally:
-                self.owner = None
                 for queue in self._queues:
                     queue.wake_all()
 
@@ -205,6 +204,11 @@ class Pump:
         for fd in filenos:
             self._loop.remove_reader(fd)
         self._plan()
+
+    def __del__(self) -> None:
+        """The loop was closed before the peer of a connection that was dropped has heard of it."""
+        if getattr(self, "is_dropped", False) and not self.core.given_back:
+            self.core.end.forget()
 
     def forget(self) -> None:
         """Release a connection that the program has dropped.  From any thread; the loop may be closed."""

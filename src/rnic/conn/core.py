@@ -101,7 +101,7 @@ class Core:
             # One descriptor for both: completions, and what the connection manager says.
             self.channel = undo.enter_context(EventChannel(beside=self.comp))
             cm_id.migrate_id(self.channel)
-            self.machine = self.memory.machine(self.qp, self.cq)
+            self.machine = self.memory.machine(self.qp, self.cq, self.cq)
             undo.pop_all()
         self.sharing, self.messages, self.end = Sharing(self), Messages(self), Ending(self)
         self._established = False  # the connection manager knows that the peer is ready
@@ -272,8 +272,7 @@ class Core:
             with contextlib.suppress(VerbsError):
                 self.cm_id.notify(AsyncEventType.COMM_EST)
             self._established = True
-        for one in self.machine.failures():
-            one.finish(self.why(one))
+        self.finish_failed(now)
         self.end.wind_up(now)
         self.sharing.look(now)
         self.due = self._find_due()
@@ -357,6 +356,13 @@ class Core:
         if not self._lost_peer(math.inf):
             self.machine.lost(explain(failed))
         return True
+
+    def finish_failed(self, now: float) -> None:
+        """End the operations that have failed; of what, the connection manager may be about to say."""
+        waits = self._reason_by is not None and now < self._reason_by and not self.ended
+        for one in self.machine.failures():
+            if not waits or one.status < 0 or self._says_why(one.status):
+                one.finish(self.why(one))
 
     def why(self, one: Result) -> Exception:
         """What an operation has failed of: its own status, or the end of the connection."""

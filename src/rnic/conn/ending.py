@@ -45,8 +45,7 @@ class Ending:
         self._linger(now)
         if is_flushed(self._core.qp) or not self._core.machine.operates:
             self._core.machine.fail_operations()
-            for one in self._core.machine.failures():
-                one.finish(self._core.why(one))
+            self._core.finish_failed(now)
             self.flushed_by = None
         else:  # a READ may still be carried out, into a buffer that would be the user's again
             self.flushed_by = now + LOOK_AGAIN

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
-from rnic._nic.nic import CQ, MR, Machine
+from typing import TYPE_CHECKING
+
+from rnic._nic.nic import MR, Machine
 from rnic.conn.device import let_go_memory
 from rnic.endpoint import SPARE, Config
 from rnic.enums import AccessFlags
 from rnic.verbs.pd import PD
-from rnic.verbs.qp import QP
+
+if TYPE_CHECKING:
+    from rnic._nic.nic import CQ, QP
 
 RESULT_SIZE = 8
 MAX_BOUNCE = 32
@@ -31,23 +35,26 @@ class Memory:
         self.results_at = -(-(self.sends_at + self.bounces * config.send_size) // RESULT_SIZE) * RESULT_SIZE
         self.mr: MR = pd.alloc_mr(self.results_at + MAX_OPS * RESULT_SIZE, AccessFlags.LOCAL_WRITE)
 
-    def machine(self, qp: QP, cq: CQ) -> Machine:
-        """Make the end of a connection that uses it."""
+    def machine(self, qp: QP, send_cq: CQ, recv_cq: CQ, bounces: int | None = None) -> Machine:
+        """The machine that moves messages on a queue pair, by this memory; the completion queues may be one.
+
+        `bounces`: how many of the buffers for SENDs it uses; None: all.
+        """
         config = self._config
-        readable = bool(config.access & AccessFlags.REMOTE_READ)
         return Machine(
             qp,
-            cq,
+            send_cq,
             self.mr,
+            recv_cq=recv_cq,
             receives=config.receives,
             receive_size=config.receive_size,
             send_size=config.send_size,
             max_regions=config.max_regions,
             max_message=config.max_message,
             max_backlog=config.max_backlog,
-            announce=config.announce if readable else None,
+            announce=config.announce if config.access & AccessFlags.REMOTE_READ else None,
             idle=config.idle_interval,
-            bounces=self.bounces,
+            bounces=self.bounces if bounces is None else bounces,
             sends_at=self.sends_at,
             results_at=self.results_at,
             spin=config.spin,

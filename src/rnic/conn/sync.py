@@ -100,7 +100,7 @@ class Connection(Remote):
         """Wait for a message, which is in the machine's hand then; an announced one may land in `target`."""
         core, machine = self._core, self._core.machine
         if core.gone:
-            core.check()
+            core.messages.raise_none(tag)
 
         def is_here() -> bool:
             if machine.take(tag):

@@ -4,74 +4,54 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
-from typing import TYPE_CHECKING, Self
+from time import monotonic
+from typing import TYPE_CHECKING, Self, TypeVar
 
-from rnic.enums import QPState
-from rnic.patterns.chain import LIFE, QueueError
-from rnic.patterns.credits.ends import PARTING, Ends
+from rnic.aio.waiting import OrderedQueue, Queue, SharedQueue, turn_of
+from rnic.patterns.credits.ends import Ends, Out, Until
+from rnic.patterns.wait import left
+from rnic.times import after
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
     from types import TracebackType
 
-    from rnic._nic.nic import WC, SendWR
+    from rnic._nic.nic import SendWR
     from rnic.endpoint.buffers import AnyBuffer
+    from rnic.patterns.credits.ends import Steps
     from rnic.patterns.cursor import LiarError
 
 __all__ = ["AsyncChannel"]
+
+T = TypeVar("T")
 
 
 class AsyncChannel(Ends):
     """As Channel, for asyncio: tasks of one loop may send and receive at the same time.
 
-    From its first call on a task of its own answers the peer, until close() or abort(). Messages go in the
+    From its first call on the loop answers the peer, until close() or abort(). Messages go in the
     order of the calls; asyncio.timeout() limits a call.
     """
 
-    _pump: asyncio.Task[None] | None = None
-    _stopping: asyncio.Task[None] | None = None
+    _loop: asyncio.AbstractEventLoop | None = None
 
     async def send(self, message: AnyBuffer, *, begins: Callable[[], object] | None = None) -> None:
         """Send a message; returns when all of it was posted, and the buffer may be changed.
 
         Waits while the peer has no receive for it. After a cancellation the buffer is free, and the peer
         gets the whole message or nothing of it; begins is called, with nothing, when it is clear that it gets
-        the message. Raises rnic.MessageTooLongError for one that the peer does
-        not take.
+        the message. Raises rnic.MessageTooLongError for one that the peer does not take.
         """
-        self._begin()
-        flow = self._flow
-        handle = flow.queue(message, begins)
-        try:
-            await self._go()
-            await self._until(lambda: flow.is_sent(handle))
-        except BaseException:
-            flow.take_back(handle)
-            raise
+        await self._run(self._sending(Out(message), begins))
 
     async def recv(self) -> bytes:
         """Wait for the next message; EOFError when the peer has closed its end."""
-        self._begin()
-        flow = self._flow
-        flow.wanted += 1
-        try:
-            while (message := flow.take()) is None:
-                await self._go()  # receives that were kept back
-                if (message := flow.take()) is not None:  # it came while that waited
-                    break
-                await self._change()
-        finally:
-            flow.wanted -= 1
-        return message
+        return await self._run(self._receiving())
 
     def leave(self, message: bytes) -> None:
         """Leave a message to the channel: it goes now, or when the channel posts next. Does not wait."""
         self._begin()
-        if self._posting.locked():
-            self._flow.queue(message)
-        else:
-            self._leave(message)
+        self._send(Out(message))
 
     async def carry_out(self, wrs: Iterable[SendWR], *, behind: Callable[[], bytes] | None = None) -> None:
         """Carry out READs and WRITEs on the queue pair, in order, and wait until all have completed.
@@ -81,59 +61,12 @@ class AsyncChannel(Ends):
         then, the channel is over. QueueError tells of one that failed, which ends the channel.
         """
         self._begin()
-        batches = self._batches(wrs)
-        batch = next(batches, [])
-        while batch:
-            following = next(batches, [])
-            async with self._posting:
-                await self._carry(batch, None if following else behind)
-            batch = following
-
-    async def _carry(self, batch: list[SendWR], behind: Callable[[], bytes] | None) -> None:
-        if self.error is not None:
-            raise self.error
-        sends = self._sends
-        try:
-            if (ticket := sends.posted + len(batch) - sends.depth) > sends.reached:
-                await self._ended(ticket)
-            ticket = sends.post(batch, signaled=True, timeout=0)
-            if behind is not None:
-                self._leave(behind())
-            await self._ended(ticket)
-        except QueueError as error:
-            raise self._blame(error) from None
-
-    async def _ended(self, ticket: int) -> None:
-        """Wait for a ticket; also if the call is cancelled meanwhile, or the channel is over."""
-        waiting = asyncio.ensure_future(self._sends.wait_async(ticket))
-        try:
-            while not waiting.done() and self.error is None:
-                news = asyncio.get_running_loop().create_future()
-                self._news.append(news)
-                await asyncio.wait([waiting, news], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            await self._settle(waiting)
-        if self.error is not None:
-            raise self.error
-
-    async def _settle(self, waiting: asyncio.Future[None]) -> None:
-        """Until what was posted is not under way any more; raises QueueError."""
-        try:
-            if self._qp.state is not QPState.ERR:
-                await asyncio.wait([waiting], timeout=PARTING)
-        finally:
-            if not waiting.done():
-                waiting.cancel()
-                self._kill(TimeoutError("a READ or WRITE does not end"))
-        if waiting.done():
-            waiting.result()
+        async with self._carrying:
+            await self._run(self._carrying_out(wrs, behind))
 
     async def refuse(self, error: LiarError) -> None:
         """The peer has lied in what its messages say: tell it why, and end the channel."""
-        self._begin()
-        self._fail(error)
-        await self._part()
-        self._wake()
+        await self._run(self._end(error, str(error)))
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """Messages, until the peer closes its end."""
@@ -151,133 +84,119 @@ class AsyncChannel(Ends):
         ended the channel. In any case the queue pair is then in ERR, and the channel's memory is given
         back.
         """
-        if self._closed:
-            return
-        self._begin()
-        flow, known = self._flow, self._flow.error
-        try:
-            flow.drop()
-            flow.end()
-            if known is None:
-                async with asyncio.timeout(timeout):
-                    await self._go()
-                    await self._until(lambda: flow.finished)
-                await self._last()
-        except TimeoutError:
-            raise TimeoutError("close: the peer did not close its end in time") from None
-        finally:
-            await self._stop()
+        if not self._closed:
+            await self._run(self._closing(), timeout)
 
     async def abort(self, text: str = "the program ended the channel") -> None:
-        """End the channel at once, and tell the peer why, at most 248 bytes; messages may be lost."""
-        if self._closed:
-            return
-        self._begin()
-        self._abort(text)
-        try:
-            await self._part()
-        finally:
-            await self._stop()
+        """End the channel at once, and tell the peer why, at most 140 bytes; messages may be lost."""
+        if not self._closed:
+            await self._run(self._aborting(text))
 
     # ------------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
+    async def _run(self, call: Steps[T], timeout: float | None = None) -> T:
+        until, loop = after(timeout), self._begin()
+        try:
+            await turn_of(loop).take()
+            step = next(call)
+            while True:
+                try:
+                    await self._wait(step, until if step.seconds is None else after(step.seconds))
+                except BaseException as error:
+                    step = call.throw(error)
+                else:
+                    step = call.send(None)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        finally:
+            call.close()
+            if not self._closed and self._receivers and self.is_waiting:  # for the next task
+                loop.call_soon(self._turn)
+
+    async def _wait(self, step: Until, until: float | None) -> None:
+        def is_decided() -> bool:
+            try:
+                return step.is_so()
+            except Exception:
+                return True
+
+        try:
+            async with asyncio.timeout(left(until)):
+                again = False
+                while not again or not step.is_so():
+                    await self._queues[step.among].wait(is_decided, again, first=self._turn)
+                    again = True
+        except TimeoutError:
+            raise TimeoutError(f"{step.what} in time") from None
+
+    def _begin(self) -> asyncio.AbstractEventLoop:
         self._check_open()
-        if self._pump is None and self._stopping is None:
-            self._posting = asyncio.Lock()
-            self._news: list[asyncio.Future[None]] = []
-            self._pump = asyncio.create_task(self._run())
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop = loop
+            self._receivers = SharedQueue()
+            self._queues = {"senders": OrderedQueue(), "receivers": self._receivers, "others": Queue()}
+            self._carrying = asyncio.Lock()
+            self._soon: asyncio.Handle | None = None
+            self._timer: asyncio.TimerHandle | None = None
+            self._timer_at = 0.0
+            for fd in self._filenos:
+                loop.add_reader(fd, self._turn)
+            self._turn()
+        return loop
 
-    async def _run(self) -> None:
-        """Takes what comes, and posts what may go, until the channel is over."""
+    def _turn(self) -> None:
+        """Move what can be moved, and wake the tasks that can go on."""
+        if self._closed:
+            return
+        machine, more = self._machine, False
         try:
-            while self._flow.error is None:
-                await self._go()
-                self._arrived(await self._come())
-                self._wake()
+            machine.want(bool(self._receivers) and machine.hand is None)
+            if self._filenos:
+                machine.quiet()
+            more = self._move()
+            if self._filenos and not machine.armed and not more:
+                machine.arm()
+                more = self._move()
         except Exception as error:
-            self._fail(error)
-            self._wake()
-            await self._part()
+            self._kill(error)
         finally:
-            self._wake()
+            for queue in self._queues.values():
+                queue.wake()
+            self._plan(more or not self._filenos)
 
-    async def _come(self) -> list[WC]:
-        """What comes; each second without anything, ask the peer's device for a sign of life."""
-        while True:
-            try:
-                async with asyncio.timeout(LIFE):
-                    return await self._receipts.wait_async()
-            except TimeoutError:
-                if not self._posting.locked():  # else what is under way asks
-                    self._sends.look()
+    def _plan(self, soon: bool) -> None:
+        """When the next turn is, if nothing comes."""
+        assert self._loop is not None
+        if self._soon is not None:
+            self._soon.cancel()
+        self._soon = self._loop.call_soon(self._turn) if soon else None
+        due = self._machine.deadline()
+        if due is not None and (self._timer is None or due < self._timer_at):
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = due
+            self._timer = self._loop.call_later(max(0.0, due - monotonic()), self._on_time)
 
-    def _wake(self) -> None:
-        for one in self._news:
-            if not one.done():
-                one.set_result(None)
-        self._news.clear()
+    def _on_time(self) -> None:
+        self._timer = None
+        self._turn()
 
-    async def _change(self) -> None:
-        """Until something has come."""
-        news = asyncio.get_running_loop().create_future()
-        self._news.append(news)
-        await news
-
-    async def _until(self, is_so: Callable[[], bool]) -> None:
-        while not is_so():
-            if self._flow.error is not None:
-                raise self._flow.error
-            await self._change()
-
-    async def _go(self) -> None:
-        """Post all that may go now."""
-        async with self._posting:
-            posted = False
-            try:
-                while True:
-                    while ticket := self._blocking:
-                        await self._sends.wait_async(ticket)
-                    if not self._post_next():
-                        break
-                    posted = True
-            except QueueError as error:
-                self._fail(error)
-                raise
-            finally:
-                if posted:
-                    self._wake()
-
-    async def _part(self) -> None:
-        """Send the ABORT, if there may be one."""
+    def _release(self) -> None:
+        """Leave the loop, give all back, and wake all tasks."""
+        if self._closed:
+            return
+        assert self._loop is not None
+        for fd in self._filenos:
+            self._loop.remove_reader(fd)
+        for handle in (self._soon, self._timer):
+            if handle is not None:
+                handle.cancel()
         try:
-            async with asyncio.timeout(PARTING), self._posting:
-                if not self._blocking and self._post_next():
-                    await self._sends.wait_async(self._sends.posted)
-        except (ConnectionError, OSError, TimeoutError):
-            pass  # the peer learns of the end without a reason
-
-    async def _last(self) -> None:
-        """Until the peer has what was sent last; it may have gone by now, as it has all."""
-        with suppress(QueueError, TimeoutError):
-            async with asyncio.timeout(PARTING), self._posting:
-                await self._sends.wait_async(self._sends.posted)
-
-    async def _stop(self) -> None:
-        """Several may ask for it at a time."""
-        if self._stopping is None:
-            self._stopping = asyncio.create_task(self._let_go())
-        await asyncio.shield(self._stopping)
-
-    async def _let_go(self) -> None:
-        pump, self._pump = self._pump, None
-        assert pump is not None
-        pump.cancel()
-        try:
-            await asyncio.wait([pump])
+            super()._release()
         finally:
-            self._wake()
-            self._release()
+            for queue in self._queues.values():
+                queue.wake_all()
 
     async def __aenter__(self) -> Self:
         return self

@@ -3,23 +3,25 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
-from rnic._nic.nic import SendWR
-from rnic.patterns.chain import QueueError
-from rnic.patterns.credits.ends import PARTING, Ends
-from rnic.patterns.cursor import LiarError
-from rnic.patterns.wait import left
+from rnic.conn.waits import sleep
+from rnic.patterns.credits.ends import Ends, Out, Until
+from rnic.patterns.wait import How, left
 from rnic.times import after
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
+    from rnic._nic.nic import SendWR
     from rnic.endpoint.buffers import AnyBuffer
+    from rnic.patterns.credits.ends import Steps
+    from rnic.patterns.cursor import LiarError
 
 __all__ = ["Channel"]
+
+T = TypeVar("T")
 
 
 class Channel(Ends):
@@ -31,9 +33,10 @@ class Channel(Ends):
     QueueError if the queue pair has failed, LiarError if the peer broke the protocol, rnic.AbortedError
     after abort() of either end.
 
-    receives: how many it posts, 3 or more. size: bytes of each, 64 or more. max_message: bytes of the
-    longest message that it takes. max_backlog: bytes of messages that wait here until recv(); beyond that
-    the peer waits. The two ends may have different ones.
+    receives: how many the peer may use, 3 or more; one more is posted. size: bytes of each, 64 or more.
+    max_message: bytes of the longest message that it takes. max_backlog: bytes of messages that wait here
+    until recv(); beyond that the peer waits. The two ends may have different ones. The completion queues of
+    the queue pair are the channel's alone; send_cq and recv_cq may be one.
     """
 
     _inside = False
@@ -52,38 +55,19 @@ class Channel(Ends):
         called, with nothing, when it is clear that it gets the message. Raises
         rnic.MessageTooLongError (a ValueError) for one that the peer does not take.
         """
-        flow, until = self._flow, after(timeout)
-        with self._call():
-            handle = flow.queue(message, begins)
-            try:
-                self._until(lambda: flow.is_sent(handle), until, "send: the peer takes nothing")
-            except BaseException:
-                flow.take_back(handle)
-                raise
+        self._run(self._sending(Out(message), begins), timeout)
 
     def recv(self, timeout: float | None = None, *, spin: float | None = None) -> bytes:
         """Wait for the next message; EOFError when the peer has closed its end, TimeoutError.
 
-        spin: seconds that How.ADAPTIVE polls this time before it sleeps; None: 50 us.
+        spin: seconds that How.ADAPTIVE polls this time before it sleeps; None: 50 us, or none if polling has
+        been in vain.
         """
-        flow, until = self._flow, after(timeout)
-        with self._call():
-            flow.wanted += 1
-            try:
-                self._until(flow.has_next, until, "recv: no message came", spin)
-            finally:
-                flow.wanted -= 1
-        message = flow.take()
-        assert message is not None
-        return message
+        return self._run(self._receiving(), timeout, spin)  # type: ignore[no-any-return]
 
     def leave(self, message: bytes) -> None:
         """Leave a message to the channel: it goes now, or as soon as it can, in this call or a later one."""
-        with self._call():
-            try:
-                self._leave(message)
-            except QueueError as error:
-                raise self._blame(error) from None
+        self._run(self._leaving(Out(message)), 0)
 
     def carry_out(
         self,
@@ -98,36 +82,11 @@ class Channel(Ends):
         TimeoutError when no request of them is under way any more, at most a second late: if some do not end
         by then, the channel is over. QueueError tells of one that failed, which ends the channel.
         """
-        until, last = after(timeout), 0
-        with self._call():
-            if self.error is not None:
-                raise self.error
-            try:
-                for batch in self._batches(wrs):
-                    posted = self._sends.post(batch, signaled=True, timeout=left(until))
-                    self._sends.wait(last, left(until))
-                    last = posted
-                if behind is not None:
-                    self._leave(behind())
-                self._sends.wait(last, left(until))
-            except QueueError as error:
-                raise self._blame(error) from None
-            except BaseException:
-                self._settle()
-                raise
-
-    def _settle(self) -> None:
-        """Wait until no request is under way."""
-        try:
-            self._sends.flush(PARTING)
-        except (TimeoutError, QueueError) as error:
-            self._kill(error)
+        self._run(self._carrying_out(wrs, behind), timeout)
 
     def refuse(self, error: LiarError) -> None:
         """The peer has lied in what its messages say: tell it why, and end the channel."""
-        with self._call():
-            self._fail(error)
-            self._part()
+        self._run(self._end(error, str(error)), None)
 
     def __iter__(self) -> Iterator[bytes]:
         """Messages, until the peer closes its end."""
@@ -145,87 +104,56 @@ class Channel(Ends):
         ended the channel. In any case the queue pair is then in ERR, and the channel's memory is given
         back.
         """
-        if self._closed:
-            return
-        flow, until = self._flow, after(timeout)
-        with self._call():
-            try:
-                known = flow.error
-                flow.drop()
-                flow.end()
-                if known is None:
-                    self._until(lambda: flow.finished, until, "close: the peer did not close its end")
-                    with suppress(QueueError, TimeoutError):  # the peer may have gone by now, as it has all
-                        self._sends.wait(self._sends.posted, left(until))
-            finally:
-                self._release()
+        if not self._closed:
+            self._run(self._closing(), timeout)
 
     def abort(self, text: str = "the program ended the channel") -> None:
-        """End the channel at once, and tell the peer why, at most 248 bytes; messages may be lost."""
-        if self._closed:
-            return
-        with self._call():
-            try:
-                self._look()
-                self._abort(text)
-                self._part()
-            finally:
-                self._release()
+        """End the channel at once, and tell the peer why, at most 140 bytes; messages may be lost."""
+        if not self._closed:
+            self._run(self._aborting(text), None)
 
-    def _look(self) -> None:
-        """What has come: the peer may have ended the channel already."""
-        try:
-            self._arrived(self._receipts.poll())
-        except (LiarError, QueueError) as error:
-            self._fail(error)
-
-    def _part(self) -> None:
-        """Send the ABORT, if there may be one."""
-        try:
-            if not self._blocking and self._post_next():
-                self._sends.wait(self._sends.posted, PARTING)
-        except (ConnectionError, OSError, TimeoutError):
-            pass  # the peer learns of the end without a reason
-
-    def _until(
-        self, is_so: Callable[[], bool], until: float | None, what: str, spin: float | None = None
-    ) -> None:
-        """Send and receive until something is so; at least once."""
-        try:
-            self._arrived(self._receipts.last)  # what an exception has kept from it
-            self._arrived(self._receipts.poll())
-            self._go(until)
-            while not is_so():
-                self._arrived(self._sends.wait_for_peer(self._receipts, left(until), spin=spin))
-                self._go(until)
-        except TimeoutError:
-            raise TimeoutError(f"{what} in time") from None
-        except (LiarError, QueueError) as error:
-            if self._flow.error is None:
-                self._fail(error)
-                self._part()
-            if not is_so():  # what came ahead of the error counts
-                raise
-
-    def _go(self, until: float | None) -> None:
-        """Post all that may go now."""
-        while True:
-            if ticket := self._blocking:
-                self._sends.wait(ticket, left(until))
-            if not self._post_next():
-                return
-
-    @contextmanager
-    def _call(self) -> Iterator[None]:
+    def _run(self, call: Steps[T], timeout: float | None, spin: float | None = None) -> T:
+        until = after(timeout)
         self._check_open()
         if self._inside:
             raise RuntimeError("another thread uses this channel: one at a time may")
         self._inside = True
         try:
-            self._check_whole()
-            yield
+            step = next(call)
+            while True:
+                try:
+                    self._wait(step, until if step.seconds is None else after(step.seconds), spin)
+                except BaseException as error:
+                    step = call.throw(error)
+                else:
+                    step = call.send(None)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
         finally:
             self._inside = False
+
+    def _wait(self, step: Until, until: float | None, spin: float | None) -> None:
+        """Send and receive until something is so; at least once."""
+        self._machine.want(step.among == "receivers")
+        while True:
+            self._move()
+            if step.is_so():
+                return
+            if left(until) == 0:
+                raise TimeoutError(f"{step.what} in time")
+            self._rest(until, spin if self._how is How.ADAPTIVE else None)
+            spin = None if spin is None else 0.0
+
+    def _rest(self, until: float | None, spin: float | None) -> None:
+        """Until something comes, or there is something to do; perhaps for less time."""
+        machine = self._machine
+        if machine.look(spin) or not self._filenos:
+            return
+        if machine.armed:
+            sleep(self._filenos, earliest(until, machine.deadline()))
+            machine.quiet()
+        else:
+            machine.arm()  # and look once more
 
     def __enter__(self) -> Self:
         return self
