@@ -84,13 +84,11 @@ class Asking(Generic[T]):
         self._waiting[number] = waiter, nbytes
         return number, frame
 
-    def over_with(self, number: int) -> T | None:
-        """No answer comes any more: it has come, or the call did not go; who waits for it."""
-        waiter, nbytes = self._waiting.get(number, (None, 0))
-        if nbytes:
-            self._bytes -= nbytes  # from here on no signal's handler runs: it would find half of it
+    def over_with(self, number: int) -> None:
+        """No answer comes: the call did not go."""
+        if number in self._waiting:
+            self._bytes -= self._waiting[number][1]
             del self._waiting[number]
-        return waiter
 
     def give_up(self, number: int) -> bytes | None:
         """Nobody waits for the call any more; the frame that says so, None if nobody did."""
@@ -105,8 +103,12 @@ class Asking(Generic[T]):
         frame = parse(data)
         if not isinstance(frame, (Reply, Failure)):
             raise LiarError("the server sent a frame that clients send")
-        if frame.number in self._waiting:
-            return self.over_with(frame.number), frame
+        number = frame.number
+        if number in self._waiting:
+            waiter, nbytes = self._waiting[number]
+            self._bytes -= nbytes  # no signal's handler runs from here until the caller has the answer
+            del self._waiting[number]
+            return waiter, frame
         if isinstance(frame, Failure) and frame.status == Status.CANCELLED:
             return None, frame  # the CANCEL and the answer have crossed
         if isinstance(frame, Failure) and (frame.number, frame.status) == (0, Status.LEAVING):
@@ -225,7 +227,7 @@ class Asked:
         self._bytes -= len(order.body)
         if order.cancelled:
             return order.failed(Status.CANCELLED, f"{order.method}: it was cancelled")
-        if order.is_late(now):
+        if order.until is not None and order.is_late(now):
             return order.failed(Status.DEADLINE, f"{order.method}: its deadline has passed at the server")
         if isinstance(result, BaseException):
             return order.raised(result)

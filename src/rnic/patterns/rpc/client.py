@@ -36,11 +36,12 @@ WINDOW = 1 << 19  # half of what rnic.Config.max_backlog is by default
 class _Call:
     """A call on its way."""
 
+    _number = 0
+    _answer: Reply | Failure | BaseException | None = None
     _woken: asyncio.Future[None] | None = None  # of the task that waits
 
     def __init__(self, method: str, until: float | None) -> None:
-        self._method, self._until, self._number = method, until, 0
-        self._answer: Reply | Failure | BaseException | None = None
+        self._method, self._until = method, until
 
     def _wake(self) -> None:
         if self._woken is not None and not self._woken.done():
@@ -79,9 +80,10 @@ class _Caller:
     def _ask(self, call: _Call, body: bytes, until: float | None) -> MessageSteps[None]:
         """Begin a call, for which there is room."""
         self._check()
+        remaining = None if call._until is None else left(call._until)
         try:
-            call._number, frame = self._asking.begin(call._method, body, left(call._until), call)
-            yield Send(frame, left(until))
+            call._number, frame = self._asking.begin(call._method, body, remaining, call)
+            yield Send(frame, None if until is None else remaining)
         except self._unsent:
             self._asking.over_with(call._number)
             raise
@@ -140,8 +142,7 @@ class Future(_Call):
     """A call on its way; Client.start() makes it. It makes progress while a method of its client runs."""
 
     def __init__(self, client: Client, method: str, until: float | None) -> None:
-        super().__init__(method, until)
-        self._client = client
+        self._client, self._method, self._until = client, method, until
 
     def done(self) -> bool:
         """Whether result() returns or raises at once; it does not look for messages."""
@@ -193,7 +194,7 @@ class Client(_Caller):
 
     def call(self, method: str, body: bytes = b"", timeout: float | None = None) -> bytes:
         """Call a method, and return the reply's body: start(), and result()."""
-        future = Future(self, method, after(timeout))
+        future = Future(self, method, None if timeout is None else after(timeout))
         self._run(self._call(future, body, self._asking.check(method, body), timeout))
         return future._reply()
 
@@ -204,7 +205,7 @@ class Client(_Caller):
         Waits while the limit is reached, or the window is full, and takes answers meanwhile. Raises
         ValueError for a body or a name that is too long, DeadlineError, or what the connection raises.
         """
-        future = Future(self, method, after(timeout))
+        future = Future(self, method, None if timeout is None else after(timeout))
         self._run(self._start(future, body, self._asking.check(method, body), timeout))
         return future
 
