@@ -154,7 +154,9 @@ def test_a_region_is_closed_when_the_peer_confirms_whoever_waits() -> None:
         with pytest.raises(BufferError):
             memory.append(0)
         until_it_is_there(a)
-        b.send(b"released")  # with the RELEASE ahead of it
+        with pytest.raises(TimeoutError):
+            b.recv(0)
+        b.send(b"released")  # behind the RELEASE
         assert a.recv(WAIT) == b"released"
         assert not a._core.sharing._shared
         memory.append(0)

@@ -6,11 +6,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from time import monotonic
+from weakref import WeakMethod
 
 from rnic.aio.waiting import MessageQueue, OrderedQueue, Queue, SharedQueue, turn_of
 from rnic.conn.core import Core
 from rnic.conn.ending import GRACE
 from rnic.endpoint import EndpointError
+
+
+def _weakly(method: Callable[[], object]) -> Callable[[], None]:
+    """Call a method while its object exists: who keeps the handle of a timer is not kept by the timer."""
+    found = WeakMethod(method)
+
+    def call() -> None:
+        if (method := found()) is not None:
+            method()
+
+    return call
+
 
 _FAILURES = 3
 """The number of pumps in a row that may raise before the connection is given up."""
@@ -36,6 +49,7 @@ class Pump:
             self.withdrawals,
             self.end,
         )
+        self._run_soon, self._run_in_time = _weakly(self.run), _weakly(self._on_time)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0  # the time of the timer, by monotonic()
         self._again: asyncio.Handle | None = None  # what is done in the loop's next turn
@@ -113,25 +127,21 @@ class Pump:
             self._loop.call_soon(self._tell_end, False)
 
     def _plan(self) -> None:
-        self._soon(None)
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
         if self.core.released or not self._filenos:
             self._drop_timer()
         elif self.core.busy or self._failures:
-            self._soon(self.run)
+            self._again = self._loop.call_soon(self._run_soon)
         elif (due := self.core.deadline()) is not None:
             self._set_timer(due)
-
-    def _soon(self, what: Callable[[], None] | None) -> None:
-        """Do this in the loop's next turn, and not what was to be done there."""
-        if self._again is not None:
-            self._again.cancel()
-        self._again = None if what is None else self._loop.call_soon(what)
 
     def _set_timer(self, due: float) -> None:
         """Set the timer, unless one runs earlier: each message puts off most deadlines."""
         if self._timer is None or due < self._timer_at:
             self._drop_timer()
-            self._timer = self._loop.call_later(max(0.0, due - monotonic()), self._on_time)
+            self._timer = self._loop.call_later(max(0.0, due - monotonic()), self._run_in_time)
             self._timer_at = due
 
     def _drop_timer(self) -> None:

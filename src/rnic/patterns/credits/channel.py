@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from rnic.conn.waits import sleep
 from rnic.patterns.credits.ends import Ends, Out, Until
 from rnic.patterns.wait import How, left
-from rnic.times import after
+from rnic.times import after, earliest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
