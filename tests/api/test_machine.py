@@ -218,7 +218,7 @@ def region(talk: Talk) -> tuple[bytearray, SimpleNamespace]:
     """Memory of b that a may use."""
     memory = bytearray(1 << 20)
     mr = talk.b.end.register(memory, ALL_ACCESS)
-    number = talk.b.m.share(mr.addr, mr.length, mr.rkey, int(REMOTE))
+    number = talk.b.m.share(mr, int(REMOTE))
     talk.until(lambda: talk.a.m.changes)
     ((_, ident, addr, length, rkey, access, array),) = talk.a.m.regions()
     assert (ident, length, access, array) == (number, 1 << 20, int(REMOTE), b"")

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import selectors
 import threading
 from collections.abc import Iterator
 
 import rnic
-from conn.peers import WAIT
+from conn.peers import SLEEPY, WAIT, settle
 from conn.test_ends import pair
 
 PEERS, MESSAGES = 5, 40
@@ -41,6 +42,29 @@ def test_a_selector_waits_for_many_connections() -> None:
                     got[key.fileobj] += drained(key.fileobj)
         for place, (_, b) in enumerate(ends):
             assert got[b] == [b"%d" % number for number in range(MESSAGES) if number % PEERS <= place]
+
+
+def test_a_call_that_slept_leaves_the_descriptor_awake() -> None:
+    with pair(SLEEPY) as (a, b):
+        settle(a, b)
+
+        def later() -> None:
+            for _ in range(41):  # a waits for credits meanwhile
+                b.recv(WAIT)
+            took.wait(WAIT)
+            b.send(b"news", WAIT)
+
+        took, other = threading.Event(), threading.Thread(target=later)
+        assert list(drained(a)) == []
+        for number in range(41):
+            a.send(bytes(60_000), WAIT)
+            if number == 20:
+                other.start()
+        took.set()
+        while not (found := list(drained(a))):
+            assert select.select([a.fileno()], [], [], WAIT)[0]
+        assert found == [b"news"]
+        other.join(WAIT)
 
 
 def test_no_message_is_left_that_the_descriptor_does_not_tell_of() -> None:

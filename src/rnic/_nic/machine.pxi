@@ -320,7 +320,8 @@ cdef class Machine:
     cdef CQ cq                  # of SENDs and operations
     cdef CQ recv_cq             # perhaps the same
     cdef MR mr
-    cdef dict buffers           # Sent, by handle
+    cdef dict buffers           # Sent, by handle,
+    cdef object queued          # and these in their order
     cdef list failed_ones       # operations that have failed, for failures()
     cdef list staged            # operations that have a copy, in their order
     cdef MR stage               # where the copies are
@@ -335,6 +336,7 @@ cdef class Machine:
     cdef int awaits             # what a call waits for
     cdef uint64_t mark          # its tag, or the message that is to leave its buffer,
     cdef Result operation       # or the operation that is to end
+    cdef readonly dict shared       #: Memory that share() was called for (MR), by id, until somebody takes it out.
     cdef readonly set withdrawn     #: Ids of regions that were withdrawn, until somebody takes them out.
     cdef list leaving           # of these, in their order, those that the peer may still use
     cdef uint32_t taken_out     # how many were taken out there
@@ -373,7 +375,8 @@ cdef class Machine:
         mr.need("post_send")
         self.qp, self.cq, self.recv_cq, self.mr, self.buffers, self.late = qp, cq, recv_cq, mr, {}, []
         self.failed_ones, self.staged, self.old = [], [], []
-        self.withdrawn, self.leaving = set(), []
+        self.queued = deque()
+        self.shared, self.withdrawn, self.leaving = {}, set(), []
         self.spin = <int64_t>(spin * 1e9)
         self.p = msg_open(&config, &memory, &hooks, qp.p, cq.p, recv_cq.p)
         if self.p is NULL:
@@ -469,13 +472,21 @@ cdef class Machine:
         self.need("poll_cq")
         self.quiet()
         for _ in range(ROUNDS):
-            rc = self.move()
+            rc = self.move_on()
             self.failing = rc < 0
             if rc <= 0 and self.armed:
                 return rc
             if rc <= 0:
                 self.arm()
         return 1
+
+    cdef int move_on(self) except? -1:
+        """As move(); raises what the device says when the queue cannot be polled, in a forked child for instance."""
+        cdef int rc = self.move()
+        if rc < 0 and msg_failed(self.p) is NULL:
+            self.cq.poll(1)
+            raise VerbsError(EIO, "the completion queue has failed", "poll_cq")
+        return rc
 
     cdef int move(self) except? -1:
         cdef int rc
@@ -503,10 +514,8 @@ cdef class Machine:
             self.staged_out = (<Result>self.staged.pop(0)).staged_end
         if self.buffers:
             left = msg_left(self.p)
-            for handle in list(self.buffers):
-                if <uint64_t>handle > left:
-                    break
-                del self.buffers[handle]
+            while self.queued and <uint64_t>self.queued[0] <= left:
+                self.buffers.pop(self.queued.popleft(), None)
         if self.old and not msg_is_landing(self.p):
             self.old.clear()
         return 0
@@ -618,6 +627,7 @@ cdef class Machine:
         rc = msg_send(self.p, sent.view.buf, sent.view.len, number, &handle)
         self.busy = False
         if rc > 0:
+            self.queued.append(next_one)
             return handle
         del self.buffers[next_one]
         return rc
@@ -736,7 +746,7 @@ cdef class Machine:
         cdef int rc
         self.need("poll_cq")
         while not self.has_come():
-            rc = self.move()
+            rc = self.move_on()
             if self.has_come():
                 break
             if (rc < 0 and not self.failing) or not self.may_come():
@@ -745,7 +755,7 @@ cdef class Machine:
                 PyErr_CheckSignals()
                 if now_ns() >= until * 1e9:
                     return False
-            elif self.look_for() == 0:
+            elif self.look_for() <= 0:
                 if not self.armed:
                     self.arm()
                 elif not is_readable(self.cq.channel, self.cq.channel.p.fd, self.sleeps_until(until), "recv"):
@@ -753,6 +763,7 @@ cdef class Machine:
                 elif self.busy or not self.quiet():
                     return False
                 else:
+                    self.arm()      # whoever waits for the descriptor next has its event
                     self.note_wait()
         return not self.has_news()
 
@@ -766,11 +777,13 @@ cdef class Machine:
     cdef bint may_come(self):
         """It may come still, and Python has nothing to see to."""
         cdef int state = msg_state(self.p)
-        if state >= MSG_CLOSED or self.has_news() or msg_has_fetch_error(self.p):
+        if state >= MSG_CLOSED or self.has_news():
             return False
         if self.awaits == DEPARTURE or self.awaits == OUTCOME:
             return True
-        return not msg_heard_goodbye(self.p) and (self.target is None or msg_offered(self.p) <= self.room)
+        if msg_heard_goodbye(self.p) or msg_has_fetch_error(self.p):
+            return False
+        return self.target is None or msg_offered(self.p) <= self.room
 
     cdef bint has_news(self):
         """Operations have failed, or regions were released, and nobody has seen to them."""
@@ -827,9 +840,11 @@ cdef class Machine:
         self.target = None
         if view is None or self.hand is not None:
             return
+        self.target, self.room = view, len(view)
+        if self.room == 0:
+            return
         PyObject_GetBuffer(view, &found, PyBUF_WRITABLE)
         msg_target(self.p, found.buf, found.len)
-        self.target, self.room = view, found.len
         PyBuffer_Release(&found)    # the view has an export of its own
 
     @property
@@ -853,15 +868,18 @@ cdef class Machine:
 
     # ------------------------------------------------------------ regions and operations
 
-    def share(self, addr, length, rkey, access, bytes array=b""):
-        """Share memory; its id, or a negative errno."""
+    def share(self, MR mr not None, access, bytes array=b""):
+        """Share memory, which is in `shared` then; its id, or a negative errno."""
         cdef msg_region region
         cdef int rc
-        region.addr, region.length, region.rkey, region.access = addr, length, rkey, access
+        region.addr, region.length, region.rkey, region.access = mr.addr, mr.length, mr.rkey, access
         region.array, region.array_bytes = <const uint8_t *>PyBytes_AS_STRING(array) if array else NULL, len(array)
         self.need("share()")
         rc = msg_share(self.p, &region)
-        return rc if rc < 0 else region.id
+        if rc < 0:
+            return rc
+        self.shared[region.id] = mr
+        return region.id
 
     def withdraw(self, number):
         """Tell the peer that it may no longer use a region, once."""
@@ -892,13 +910,21 @@ cdef class Machine:
 
     def regions(self):
         """The peer's regions: a number that no other has had, id, addr, length, rkey, access, and the array's description."""
-        cdef uint32_t n, i
-        cdef const msg_region *known = msg_regions(self.p, &n)
+        cdef uint64_t changes = msg_changes(self.p)
+        cdef uint32_t n = 0, i = 0
+        cdef const msg_region *one
+        cdef msg_region region
         found = []
-        for i in range(n):
-            array = b"" if known[i].array is NULL else (<const char *>known[i].array)[:known[i].array_bytes]
-            found.append((known[i].serial, known[i].id, known[i].addr, known[i].length, known[i].rkey, known[i].access, array))
-        return found
+        while True:     # a finaliser may call the connection whenever an object is made
+            if changes != msg_changes(self.p):
+                changes, i, found = msg_changes(self.p), 0, []
+            one = msg_regions(self.p, &n)
+            if i >= n:
+                return found
+            region = one[i]
+            i += 1
+            array = b"" if region.array is NULL else (<const char *>region.array)[:region.array_bytes]
+            found.append((region.serial, region.id, region.addr, region.length, region.rkey, region.access, array))
 
     def rdma(self, int opcode, local, remote, int64_t offset, Places places not None, find, bint fence=False):
         """Queue a READ or WRITE between a buffer, or an MR, and the peer's region; pump() posts it.

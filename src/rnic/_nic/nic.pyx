@@ -28,6 +28,7 @@ import os
 import sys
 import warnings
 import weakref
+from collections import deque
 from time import monotonic
 from typing import NamedTuple
 

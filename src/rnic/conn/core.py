@@ -342,7 +342,7 @@ class Core:
     def _failed(self, now: float) -> bool:
         """End the connection: the first status that says why does so, or else the CM; False: later."""
         failed = self.machine.failed()
-        if failed is None or self.state in ENDED:
+        if failed is None or self.state in (State.CLOSED, State.FAILED):
             return False
         if self._says_why(failed.status):
             self.machine.lost(explain(failed))

@@ -49,7 +49,8 @@ def put(message: bytes | int, target: memoryview) -> int:
     if not isinstance(message, bytes):
         return message
     check_room(len(message), target)
-    target[: len(message)] = message
+    if message:  # else the memory may be none that can be written
+        target[: len(message)] = message
     return len(message)
 
 
@@ -63,31 +64,40 @@ class Messages:
         """Send a message; 0: it has left its buffer, or its handle."""
         if self._core.gone:
             self._core.check()
+        sent = self._hand_over(message, tag or 0)
+        if sent < 0:
+            self._refuse(sent, message)
+        return sent
+
+    def _hand_over(self, message: AnyBuffer, tag: int) -> int:
+        last = self._machine.handle
         try:
-            sent = self._machine.send(message, tag or 0)
-        except OverflowError:
-            raise ValueError(f"send(): tag {tag}, it can be 0 to 2**64 - 1") from None
-        except (BufferError, TypeError, ValueError):  # which says in words what a message can be
-            sent = self._machine.send(flat(message, "send()"), tag or 0)
-        if sent >= 0:
-            return sent
+            return self._machine.send(message, tag)
+        except (BufferError, OverflowError, TypeError, ValueError) as error:
+            if self._machine.handle != last:  # it is an exception from outside: the message was sent
+                raise
+            if isinstance(error, OverflowError):
+                raise ValueError(f"send(): tag {tag}, it can be 0 to 2**64 - 1") from None
+        return self._machine.send(flat(message, "send()"), tag)  # flat() says in words what a message can be
+
+    def _refuse(self, sent: int, message: AnyBuffer) -> None:
+        core = self._core
         if sent == -ESHUTDOWN:
-            self._core.check()
+            core.check()
             raise ClosedError("send() after close()")
         if sent == -ENOMEM:
             raise MemoryError
         length = len(flat(message, "send()"))
-        if sent == -EMSGSIZE and self._core.peer is not None:
-            most = self._core.peer.max_message
+        if sent == -EMSGSIZE and core.peer is not None:
             raise MessageTooLongError(
-                f"a message of {length} bytes is longer than {most}, the most the peer takes"
+                f"a message of {length} bytes is longer than {core.peer.max_message}, the most the peer takes"
             )
         if sent == -EMSGSIZE:
-            most = self._core.config.send_size
+            most = core.config.send_size
             raise MessageTooLongError(f"a raw message of {length} bytes is longer than send_size {most}")
-        if self._core.peer is None:
+        if core.peer is None:
             raise ValueError("send(): a raw peer knows no tags")
-        raise ValueError(f"send(): the peer speaks version {self._core.version}, which has no tags")
+        raise ValueError(f"send(): the peer speaks version {core.version}, which has no tags")
 
     def is_sent(self, handle: int) -> bool:
         """The message has left its buffer, or the connection has ended (then check() raises)."""

@@ -28,7 +28,7 @@ class Sharing:
 
     def __init__(self, core: Core) -> None:
         self._core, self._machine = core, core.machine
-        self._shared: dict[int, MR] = {}  # by id, also those that were withdrawn, until they are deregistered
+        self._shared: dict[int, MR] = core.machine.shared  # also those that were withdrawn
         self._ours: WeakValueDictionary[int, Region] = WeakValueDictionary()  # all that were shared
         self.again_at: float | None = None
         """When to look again at memory that a stopped process holds; None: there is none."""
@@ -51,13 +51,23 @@ class Sharing:
         writes = access & (AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_ATOMIC)
         mr = core.pd.reg_mr(data, access | (AccessFlags.LOCAL_WRITE if writes else AccessFlags(0)))
         array = describe(view)
-        number = self._machine.share(mr.addr, mr.length, mr.rkey, int(access), array_bytes(*array))
-        if number < 0:
+        try:
+            number = self._machine.share(mr, int(access), array_bytes(*array))
+            if number < 0:
+                raise MemoryError if number == -ENOMEM else ClosedError("share() after close()")
+            region = self._ours[number] = Region(number, mr.addr, mr.length, mr.rkey, access, *array)
+            return region
+        except BaseException:  # the caller does not get it
+            self._take_back(mr)
+            raise
+
+    def _take_back(self, mr: MR) -> None:
+        """Withdraw memory that share() was perhaps called for."""
+        number = next((number for number, one in self._shared.items() if one is mr), None)
+        if number is None:
             mr.close()
-            raise MemoryError if number == -ENOMEM else ClosedError("share() after close()")
-        region = Region(number, mr.addr, mr.length, mr.rkey, access, *array)
-        self._shared[number], self._ours[number] = mr, region
-        return region
+        else:
+            self._machine.withdraw(number)
 
     def _access(self, data: memoryview, access: AccessFlags | None) -> AccessFlags:
         core = self._core
@@ -150,16 +160,17 @@ class Sharing:
 
     def _learn(self) -> None:
         """Find what the peer has shared and withdrawn.  The end of the connection withdraws none."""
-        if self._machine.changes == self._changes:
+        changes = self._machine.changes
+        if changes == self._changes:
             return
-        self._changes = self._machine.changes
-        before = self._known
-        self._known = {one[0]: before.get(one[0]) or region_of(one) for one in self._machine.regions()}
-        for number, region in list(self._given.items()):
-            if number not in self._known:
-                if not self._core.ended:
-                    self._gone[number] = region
-                self._given.pop(number, None)
+        known = {one[0]: self._known.get(one[0]) or region_of(one) for one in self._machine.regions()}
+        gone = [number for number in self._given if number not in known]
+        for number in gone:
+            if not self._core.ended:
+                self._gone[number] = self._given[number]
+            self._given.pop(number, None)
+        self._known = known
+        self._changes = changes  # after all: what was interrupted is done again
 
     def next_region(self) -> Region | None:
         """A region of the peer that the program has not got yet; None: there is none."""

@@ -133,8 +133,10 @@ class Connection(Remote):
             machine.hand = None
             return length
         finally:
-            machine.aim(None)
-            self._inside = None
+            try:
+                machine.aim(None)
+            finally:
+                self._inside = None
 
     def fileno(self) -> int:
         """The descriptor of the connection, for select, poll and selectors; -1 after the end.

@@ -61,6 +61,8 @@ class Waits(Face):
                 if over():
                     break
                 self._check_time(until, timeout, what)
+                if core.ended and not core.busy:  # the machine waits for nothing any more
+                    sleep((core.fileno(),), earliest(until, core.deadline()))
         finally:
             core.machine.want(False)
 
