@@ -31,9 +31,9 @@ an ERROR CANCELLED. No call has number 0: an ERROR of it with the Status LEAVING
 no calls any more. Those that it has not answered when it closes its end did not begin.
 """
 
-from rnic.patterns.ports import AsyncMessages, Messages
 from rnic.patterns.rpc.client import AsyncClient, Client, Future
 from rnic.patterns.rpc.errors import ClientStalledError, DeadlineError, RefusedCallError, RemoteError, Status
+from rnic.patterns.rpc.messages import AsyncMessages, Messages
 from rnic.patterns.rpc.server import AsyncServer, Server
 
 __all__ = [

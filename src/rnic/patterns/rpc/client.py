@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING, Self
 
 from rnic.endpoint.errors import ClosedError, MessageTooLongError
 from rnic.patterns.cursor import LiarError
-from rnic.patterns.ports import Abort, AsyncMessagePort, MessagePort, Recv, Send, run, run_async
+from rnic.patterns.ports import run, run_async
 from rnic.patterns.rpc.calls import Asking
 from rnic.patterns.rpc.errors import DeadlineError, as_exception
 from rnic.patterns.rpc.frames import Failure, Reply
+from rnic.patterns.rpc.messages import Abort, AsyncMessagePort, MessagePort, Recv, Send
 from rnic.patterns.turn import Turn
 from rnic.patterns.wait import left
 from rnic.times import after
 
 if TYPE_CHECKING:
-    from rnic.patterns.ports import AsyncMessages, Messages, MessageSteps
+    from rnic.patterns.rpc.messages import AsyncMessages, Messages, MessageSteps
 
 __all__ = ["AsyncClient", "Client", "Future"]
 

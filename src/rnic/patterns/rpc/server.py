@@ -17,17 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 from rnic.endpoint.errors import MessageTooLongError
 from rnic.patterns.cursor import LiarError
-from rnic.patterns.ports import AsyncMessagePort, MessagePort, Recv, Send, run, run_async, within
+from rnic.patterns.ports import run, run_async
 from rnic.patterns.rpc.calls import Asked, Order
 from rnic.patterns.rpc.errors import ClientStalledError, Status
 from rnic.patterns.rpc.frames import Failure, Reply
+from rnic.patterns.rpc.messages import AsyncMessagePort, MessagePort, Recv, Send, within
 from rnic.times import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from concurrent.futures import Executor
 
-    from rnic.patterns.ports import AsyncMessages, Messages, MessageSteps
+    from rnic.patterns.rpc.messages import AsyncMessages, Messages, MessageSteps
 
 __all__ = ["AsyncServer", "Server"]
 
