@@ -189,7 +189,7 @@ def test_atomics_are_executed_exactly_once(ends: Ends, record: Record) -> None:
 
 def test_every_packet_is_lost_by_the_injector_or_counted_by_its_receiver(start: Start) -> None:
     a, b = start(), start()
-    _, at_b = join(a, b, 8 * MIB, Options(timeout=11))
+    _, at_b = join(a, b, 8 * MIB, Options(timeout=14))
     before = a.call("udp_drops")
     for node, seed in ((a, SEED), (b, SEED + 1)):
         node.call("faults", "main", Faults(seed=seed, loss=0.02, duplicate=0.02))
