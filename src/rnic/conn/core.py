@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 STATES = tuple(State)
 """In the order of enum msg_state."""
 ENDED = (State.ABORTING, State.CLOSED, State.FAILED)
+_CLOSED = STATES.index(State.CLOSED)  # and those behind it
 _ERRORS = (EndpointError, ProtocolError, AbortedError, LostError)  # in the order of enum msg_kind
 _BY_PEER = b"the peer aborted the connection: "
 _DISCONNECTS = (EventType.DISCONNECTED, EventType.DEVICE_REMOVAL, EventType.UNREACHABLE)
@@ -381,8 +382,12 @@ class Core:
     ) -> Result:
         """Queue a READ or WRITE between a buffer, or an MR, and the peer's region."""
         self._may_operate()
-        side = local_side(local, self.pd, opcode)
-        length = side.length if isinstance(side, MR) else side.nbytes
+        side: AnyBuffer | MR
+        if type(local) is bytearray:  # there is nothing to find out
+            side, length = local, len(local)
+        else:
+            side = local_side(local, self.pd, opcode)
+            length = side.length if isinstance(side, MR) else side.nbytes
         offset = check(opcode, remote, offset, length)
         return self.machine.rdma(opcode, side, remote, offset, self.pool.places, self.pool.hold, fence)
 
@@ -395,7 +400,7 @@ class Core:
         return self.machine.atomic(opcode, remote, offset, add, swap, fence)
 
     def _may_operate(self) -> None:
-        if self.ended or self.machine.closing:
+        if self.gone or self.machine.state >= _CLOSED or self.machine.closing:
             self.check()
             raise ClosedError("the connection is being closed")
 

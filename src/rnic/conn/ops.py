@@ -43,7 +43,7 @@ def check(opcode: WROpcode, remote: Region, offset: int, length: int) -> int:
         raise ValueError(f"{length} bytes are more than {LONGEST}, the most of one operation: use several")
     if not 0 <= offset <= offset + length <= remote.length:
         raise ValueError(f"{length} bytes at {offset} are beyond region {remote.id} of {remote.length} bytes")
-    if not remote.access & _NEEDS[opcode]:
+    if not int.__and__(remote.access, _NEEDS[opcode]):  # without a flag of Python's for the result
         granted, needed = remote.access.name or "nothing", _NEEDS[opcode].name
         raise ValueError(f"region {remote.id} grants {granted}, and {opcode.name} needs {needed}")
     if opcode not in (WROpcode.RDMA_WRITE, WROpcode.RDMA_READ) and (remote.addr + offset) % 8:

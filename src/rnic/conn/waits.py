@@ -88,7 +88,7 @@ class Waits(Face):
 
     def _finish(self, one: Result, timeout: float | None, what: str) -> int | None:
         """Wait for an operation; its result."""
-        wait = partial(self._core.machine.wait_done, one)
-        if not wait(0.0):
-            self._until(wait, lambda: one.done, timeout, what)
+        machine = self._core.machine
+        if not machine.wait_done(one, 0.0):
+            self._until(partial(machine.wait_done, one), lambda: one.done, timeout, what)
         return one.result()
