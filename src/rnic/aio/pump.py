@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from weakref import WeakMethod
 
@@ -12,6 +13,7 @@ from rnic.aio.waiting import MessageQueue, OrderedQueue, Queue, SharedQueue, tur
 from rnic.conn.core import Core
 from rnic.conn.ending import GRACE
 from rnic.endpoint import EndpointError
+from rnic.rdmacm.again import again
 
 
 def _weakly(method: Callable[[], object]) -> Callable[[], None]:
@@ -23,6 +25,15 @@ def _weakly(method: Callable[[], object]) -> Callable[[], None]:
             method()
 
     return call
+
+
+def _leave(core: Core, until: float) -> bool:
+    """Release a connection that was aborted, when its peer has heard of it, or at a time; whether it is."""
+    core.pump(monotonic())
+    if not core.finished and monotonic() < until:
+        return False
+    core.release()
+    return True
 
 
 _FAILURES = 3
@@ -54,7 +65,7 @@ class Pump:
         self._timer_at = 0.0  # the time of the timer, by monotonic()
         self._again: asyncio.Handle | None = None  # what is done in the loop's next turn
         self.is_dropped = False
-        """drop() was called: the core is released when the peer has heard of it, or with this loop."""
+        """drop() was called: the core is released soon, by another thread perhaps."""
         self._on_end: Callable[[EndpointError | None], object] | None = None
         self._failures = 0
         self._target: memoryview | None = None
@@ -82,8 +93,6 @@ class Pump:
                 if queue:
                     queue.wake()
             self._tell_end()
-            if self.is_dropped and self.core.finished:
-                self.release()
             self._failures = 0
         except BaseException as error:
             self._failed(error)
@@ -184,11 +193,13 @@ class Pump:
         try:
             self.core.abort(text)
             if not self.core.end.tells:
-                self._loop.call_later(GRACE, self.release)
                 self.run()
         finally:
-            if self.core.end.tells:
+            if self.core.end.tells or self.core.finished:
                 self.release()
+            else:  # the loop may end before the peer has heard of it
+                self._unwatch()
+                again.add(self.core, partial(_leave, self.core, monotonic() + GRACE))
 
     def _is_here(self) -> bool:
         """Whether this is the thread of the loop, and the loop runs."""
@@ -214,11 +225,6 @@ class Pump:
         for fd in filenos:
             self._loop.remove_reader(fd)
         self._plan()
-
-    def __del__(self) -> None:
-        """The loop was closed before the peer of a connection that was dropped has heard of it."""
-        if getattr(self, "is_dropped", False) and not self.core.given_back:
-            self.core.end.forget()
 
     def forget(self) -> None:
         """Release a connection that the program has dropped.  From any thread; the loop may be closed."""
