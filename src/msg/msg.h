@@ -142,7 +142,7 @@ struct msg_op { /* a READ, WRITE or atomic; the owner's until it is queued, and 
 
 struct msg_statistics {
     int state;
-    uint64_t messages_sent /* known to have arrived: behind by up to half a window */, messages_received, sends,
+    uint64_t messages_sent /* known to have arrived: behind by up to a window, MSG_BOUNCES */, messages_received, sends,
         receives, credit_sends, probes, credits, queued, backlog, held, partial;
 };
 

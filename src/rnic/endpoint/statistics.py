@@ -22,7 +22,7 @@ class Statistics(Record):
     state: State
     """The state of the connection."""
     messages_sent: int
-    """Messages that the peer is known to have whole.  May lag by 16, as messages complete in groups."""
+    """Messages that the peer is known to have whole.  May lag by 32: completions are looked at in groups."""
     messages_received: int
     """Messages of the peer that are whole here."""
     sends: int

@@ -33,7 +33,7 @@ from conn.peers import WAIT
 from rnic.endpoint import Config
 from rnic.enums import AccessFlags
 
-LAG = 16
+LAG = 32
 """Messages that were delivered and are not counted yet, as Statistics says."""
 TESTS = Path(__file__).parents[2]
 
