@@ -167,7 +167,7 @@ void msg_ends_close_when_idle(struct msg *m, int64_t now) {
         raw_done(m);
 }
 
-/* It comes in band, so that the peer can be probed meanwhile. */
+/* The peer's hello comes in band: an end that waits for it probes the peer meanwhile. */
 static bool waits_for_hello(const struct msg *m) { return m->state == MSG_HELLO && m->in_band; }
 
 /* When an idle peer is probed; not while something is under way that tells as much. */

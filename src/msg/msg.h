@@ -173,7 +173,7 @@ bool msg_established(const struct msg *m); /* also when something has come from 
 int msg_say_hello(struct msg *m, const void *hello, uint32_t bytes, uint32_t access, int64_t now, struct rnic_err *err);
 /* The peer's hello, which stays here until msg_greet().  1: it has come; 0: not yet; -EIO: a work request has failed. */
 int msg_hear_hello(struct msg *m, int64_t now, const uint8_t **hello, uint32_t *bytes);
-/* Neither end needs anything more of the other: the connection has failed; or both have said goodbye, and know it. */
+/* Returns true when neither end needs the other: the connection has failed, or both ends know of both goodbyes. */
 bool msg_may_leave(const struct msg *m);
 
 /* Moves all that can be moved.  1: more was there than one call moves, so call again; 0: not, and when the completion

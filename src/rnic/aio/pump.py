@@ -27,13 +27,13 @@ def _weakly(method: Callable[[], object]) -> Callable[[], None]:
     return call
 
 
-def _leave(core: Core, until: float) -> bool:
-    """Release a connection that was aborted, when its peer has heard of it, or at a time; whether it is."""
-    core.pump(monotonic())
-    if not core.finished and monotonic() < until:
-        return False
-    core.release()
-    return True
+def _leave(core: Core, loop: asyncio.AbstractEventLoop, until: float) -> bool:
+    """Release a dropped connection whose loop has ended, or stands until a time; whether that is done."""
+    if not core.given_back and loop.is_closed():
+        core.pump(monotonic())
+    if not core.given_back and (monotonic() >= until or (loop.is_closed() and core.finished)):
+        core.release()
+    return core.given_back
 
 
 _FAILURES = 3
@@ -65,7 +65,7 @@ class Pump:
         self._timer_at = 0.0  # the time of the timer, by monotonic()
         self._again: asyncio.Handle | None = None  # what is done in the loop's next turn
         self.is_dropped = False
-        """drop() was called: the core is released soon, by another thread perhaps."""
+        """drop() was called: the core is released when the peer has heard of it."""
         self._on_end: Callable[[EndpointError | None], object] | None = None
         self._failures = 0
         self._target: memoryview | None = None
@@ -93,6 +93,8 @@ class Pump:
                 if queue:
                     queue.wake()
             self._tell_end()
+            if self.is_dropped and self.core.finished:
+                self.release()
             self._failures = 0
         except BaseException as error:
             self._failed(error)
@@ -193,13 +195,12 @@ class Pump:
         try:
             self.core.abort(text)
             if not self.core.end.tells:
+                self._loop.call_later(GRACE, self.release)
+                again.add(self.core, partial(_leave, self.core, self._loop, monotonic() + 2 * GRACE))
                 self.run()
         finally:
-            if self.core.end.tells or self.core.finished:
+            if self.core.end.tells:
                 self.release()
-            else:  # the loop may end before the peer has heard of it
-                self._unwatch()
-                again.add(self.core, partial(_leave, self.core, monotonic() + GRACE))
 
     def _is_here(self) -> bool:
         """Whether this is the thread of the loop, and the loop runs."""
