@@ -80,6 +80,16 @@ struct rnic_ext_now {
     int (*poll_cq)(struct rnic_cq *cq, int n, struct rnic_wc *wc);
 };
 
+/* ---------------------------------------------------------------- who waits, drives */
+
+#define RNIC_EXT_DRIVE "rnic.drive/1"
+
+struct rnic_ext_drive {
+    /* Waits until a descriptor is readable, and makes progress meanwhile, as no other thread needs to wake then.  1: it is; 0: the
+     * time (ns of CLOCK_MONOTONIC) has come; -EINTR; -EAGAIN: another thread drives the device, wait as usual. */
+    int (*wait)(struct rnic_context *ctx, int fd, struct rnic_cq *cq, uint64_t until);
+};
+
 /* ---------------------------------------------------------------- small requests together */
 
 #define RNIC_EXT_BEHIND "rnic.behind/1"

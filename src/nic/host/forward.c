@@ -100,8 +100,8 @@ static void arm(void *owner, bool armed) {
     struct host *host = owner;
     (void)armed;
     for (int i = 0; i < host->nslots; i++) {
-        engine_watch_for(host->run, &host->watched_slots[i], host->slots[i].fd, EPOLLIN);
-        engine_watch_for(host->run, &host->watched_lives[i], host->slots[i].life.fd, EPOLLIN);
+        engine_watch_for(host->run, &host->watched_slots[i], host->slots[i].fd, EPOLLIN, false);
+        engine_watch_for(host->run, &host->watched_lives[i], host->slots[i].life.fd, EPOLLIN, false);
     }
 }
 

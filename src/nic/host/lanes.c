@@ -100,7 +100,7 @@ static void enter(struct host *host, struct lane *l) {
     host->here.lanes = l;
     host->here.count++;
     host->here.strangers += !l->trusted;
-    engine_watch(host->run, l->fd);
+    engine_watch_busy(host->run, l->fd);
 }
 
 /* A slot that nobody of this host has is asked for again after a while: it may be another host's. */
@@ -239,18 +239,10 @@ static uint64_t patience(const struct lane *l) {
     return l->since + (l->state == LANE_ANSWERED ? 100 * LANE_PATIENCE : LANE_PATIENCE);
 }
 
-/* Whatever is said on the lanes' sockets, and asked at our doors. */
-static void listen_all(struct host *host, uint64_t now) {
+/* Whatever is said on the lanes' sockets, */
+void lanes_hear(struct host *host, uint64_t now) {
     struct lane_self self;
-    if (!host->local)
-        return;
     lanes_self(host, &self);
-    if (now >= host->here.doors_again)
-        watch_doors(host);
-    for (int i = 0; i < host->nslots; i++) {
-        if (host->here.doors[i] >= 0)
-            answer(host, host->here.doors[i], now);
-    }
     for (struct lane *l = host->here.lanes; l; l = l->next) {
         bool news = l->fd >= 0 && lane_listen_to(l, &self);
         if (l->fd >= 0 && now >= patience(l)) {
@@ -261,6 +253,19 @@ static void listen_all(struct host *host, uint64_t now) {
             lanes_changed(host, l);
     }
     reap(host);
+}
+
+/* and asked at our doors. */
+static void listen_all(struct host *host, uint64_t now) {
+    if (!host->local)
+        return;
+    if (now >= host->here.doors_again)
+        watch_doors(host);
+    for (int i = 0; i < host->nslots; i++) {
+        if (host->here.doors[i] >= 0)
+            answer(host, host->here.doors[i], now);
+    }
+    lanes_hear(host, now);
 }
 
 static uint64_t deadline(const void *owner) {
@@ -322,7 +327,7 @@ static void arm(void *owner, bool armed) {
     struct host *host = owner;
     (void)armed;
     for (int i = 0; i < host->nslots; i++)
-        engine_watch_for(host->run, &host->here.watched[i], host->here.doors[i], EPOLLIN);
+        engine_watch_for(host->run, &host->here.watched[i], host->here.doors[i], EPOLLIN, false);
 }
 
 const struct source doors_source = {.name = "doors", .receive_rare = receive_rare, .timer_at = deadline, .arm = arm};

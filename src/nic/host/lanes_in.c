@@ -206,7 +206,10 @@ static void awake(void *owner) {
 }
 
 static bool source_receive(void *owner, uint64_t now, bool all) {
+    struct host *host = owner;
     (void)all;
+    if (host->local && atomic_load(&host->run->driven))
+        lanes_hear(host, now);
     return receive_all(owner, now);
 }
 

@@ -139,7 +139,7 @@ bool follow_receive(void *owner, uint64_t now) {
 static void arm(void *owner, bool armed) {
     struct net *net = owner;
     (void)armed;
-    engine_watch_for(net->run, &net->watched_follow, net->follow_fd, EPOLLIN);
+    engine_watch_for(net->run, &net->watched_follow, net->follow_fd, EPOLLIN, false);
 }
 
 /* A device that has failed looks no more. */

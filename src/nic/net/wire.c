@@ -121,9 +121,9 @@ static void arm_port(struct net *net, int i, bool armed) {
     uint32_t in = armed || !net->port_users[i] ? EPOLLIN : 0,
              out = net->tx.link.full && udp_port(net->tx.way) == port ? EPOLLOUT : 0;
     bool one = port->rx_fd == port->tx_fd;
-    engine_watch_for(net->run, &net->watched_rx[i], port->rx_fd, in | (one ? out : 0));
+    engine_watch_for(net->run, &net->watched_rx[i], port->rx_fd, in | (one ? out : 0), net->port_users[i]);
     if (!one)
-        engine_watch_for(net->run, &net->watched_tx[i], port->tx_fd, out);
+        engine_watch_for(net->run, &net->watched_tx[i], port->tx_fd, out, true);
 }
 
 static void arm(void *owner, bool armed) {

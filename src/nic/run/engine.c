@@ -31,24 +31,33 @@
 #define LATE_MEMORY 16      /* a delay is remembered so many times as long as it was */
 #define LINGER_NS 50000     /* after the last packet: falling asleep and being woken would take as long */
 #define SLICE_NS 100000     /* the shortest that there is */
+#define DRIVEN_NS 100000000 /* a thread that waits has driven the device so lately: it will again, and its next request has a */
+#define TICK_NS 2000000     /* timer, for which it would wake the engine: that looks so often meanwhile */
 #define YIELDED_NS 5000     /* a yield that takes longer has let somebody else run, */
 #define CROWDED_NS 10000000 /* who is not kept waiting for so long: it may be who was just woken */
 
-static void epoll_set(struct run *run, int fd, uint32_t events) {
+static void epoll_set(int set, int fd, uint32_t events) {
     struct epoll_event e = {.events = events, .data = {.fd = fd}};
-    if (epoll_ctl(run->epoll_fd, EPOLL_CTL_MOD, fd, &e) && errno == ENOENT)
-        epoll_ctl(run->epoll_fd, EPOLL_CTL_ADD, fd, &e);
+    if (epoll_ctl(set, EPOLL_CTL_MOD, fd, &e) && errno == ENOENT)
+        epoll_ctl(set, EPOLL_CTL_ADD, fd, &e);
 }
 
-void engine_watch(struct run *run, int fd) { epoll_set(run, fd, EPOLLIN); }
+void engine_watch(struct run *run, int fd) { epoll_set(run->epoll_fd, fd, EPOLLIN); }
 
-void engine_unwatch(struct run *run, int fd) { epoll_ctl(run->epoll_fd, EPOLL_CTL_DEL, fd, NULL); }
+void engine_watch_busy(struct run *run, int fd) { epoll_set(run->busy_fd, fd, EPOLLIN); }
 
-void engine_watch_for(struct run *run, struct watched *w, int fd, uint32_t events) {
-    if (fd < 0 || (w->fd == fd && w->events == events))
+void engine_unwatch(struct run *run, int fd) {
+    if (epoll_ctl(run->epoll_fd, EPOLL_CTL_DEL, fd, NULL))
+        epoll_ctl(run->busy_fd, EPOLL_CTL_DEL, fd, NULL);
+}
+
+void engine_watch_for(struct run *run, struct watched *w, int fd, uint32_t events, bool busy) {
+    if (fd < 0 || (w->fd == fd && w->events == events && w->busy == busy))
         return;
-    *w = (struct watched){fd, events};
-    epoll_set(run, fd, events);
+    if (w->fd == fd && w->busy != busy)
+        epoll_ctl(w->busy ? run->busy_fd : run->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+    *w = (struct watched){fd, events, busy};
+    epoll_set(busy ? run->busy_fd : run->epoll_fd, fd, events);
 }
 
 static void arm_sources(struct run *run, bool armed) {
@@ -235,9 +244,60 @@ static bool memory_asleep(struct run *run, bool asleep) {
     if (asleep)
         EACH_SOURCE(run, s, may_sleep)
     may &= s->is->may_sleep(s->owner);
-    else EACH_SOURCE(run, s, awake) s->is->awake(s->owner);
+    else if (!atomic_load(&run->driven)) EACH_SOURCE(run, s, awake) s->is->awake(s->owner);
     run_unlock(run);
     return may;
+}
+
+/* ---------------------------------------------------------------- a thread that waits drives */
+
+/* Sleeps until something has come for the device or to `fd`; whether to `fd`; -EINTR. */
+static int sleep_for(struct run *run, int fd, uint64_t until) {
+    struct pollfd fds[] = {{.fd = fd, .events = POLLIN}, {.fd = run->busy_fd, .events = POLLIN}};
+    uint64_t now = run_clock(), ns = until > now ? until - now : 0;
+    struct timespec ts = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+    int n = ppoll(fds, 2, until == NEVER ? NULL : &ts, NULL);
+    return n < 0 ? -EINTR : n > 0 && fds[0].revents;
+}
+
+/* When the thread may sleep until; 0: something is there.  pass: something has come, or a time. */
+static uint64_t drive_once(struct run *run, bool pass) {
+    bool may = true;
+    run_lock(run);
+    uint64_t now = run_clock();
+    if (atomic_load(&run->disarmed))
+        arm(run, true);
+    if (pass) {
+        run->nic->ack_hold = 0;
+        progress(run, now, false);
+        progress_finish(run, now);
+    }
+    EACH_SOURCE(run, s, may_sleep)
+    may &= s->is->may_sleep(s->owner);
+    uint64_t due = run->ready_first || !may ? 0 : progress_deadline(run);
+    run_unlock(run);
+    return due;
+}
+
+int engine_drive(struct run *run, int fd, bool (*has)(const void *), const void *what, uint64_t until) {
+    bool driven = false;
+    if (!atomic_compare_exchange_strong(&run->driven, &driven, true))
+        return -EAGAIN;
+    epoll_set(run->epoll_fd, run->busy_fd, 0);
+    atomic_store(&run->polls_at, 0);
+    atomic_store(&run->last_poll, 0);
+    uint64_t due = drive_once(run, false);
+    int rc = 0;
+    while (!has(what) && (rc = sleep_for(run, fd, due < until ? due : until)) == 0 && run_clock() < until)
+        due = drive_once(run, true);
+    if (rc == 0 && has(what))
+        rc = 2;
+    epoll_set(run->epoll_fd, run->busy_fd, EPOLLIN);
+    atomic_store(&run->driven_at, run_clock());
+    atomic_store(&run->driven, false);
+    if (atomic_load(&run->wakes_at))
+        engine_wake_for(run, due ? due : run_clock());
+    return rc;
 }
 
 /* One round: true while an application does the work. */
@@ -280,6 +340,11 @@ static void *thread(void *arg) {
         uint64_t until = work(run);
         if (in_use(run, run_clock()))
             continue;
+        uint64_t now = run_clock(), again = now < atomic_load(&run->driven_at) + DRIVEN_NS ? now + TICK_NS : NEVER;
+        if (again < until) {
+            until = again;
+            atomic_store(&run->wakes_at, until);
+        }
         if (memory_asleep(run, true))
             sleep_until(run, until);
         memory_asleep(run, false);
@@ -304,9 +369,11 @@ static int create_thread(struct run *run) {
 
 int engine_start(struct run *run, struct rnic_err *err) {
     run->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    run->busy_fd = epoll_create1(EPOLL_CLOEXEC);
     run->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (run->epoll_fd < 0 || run->wake_fd < 0)
+    if (run->epoll_fd < 0 || run->busy_fd < 0 || run->wake_fd < 0)
         return fail(err, -errno, "epoll or eventfd: %s", strerror(errno));
+    engine_watch(run, run->busy_fd);
     arm(run, true);
     int rc = create_thread(run);
     if (rc)
@@ -328,4 +395,7 @@ void engine_stop(struct run *run) {
     if (run->wake_fd >= 0)
         close(run->wake_fd);
     run->wake_fd = -1;
+    if (run->busy_fd >= 0)
+        close(run->busy_fd);
+    run->busy_fd = -1;
 }

@@ -53,7 +53,7 @@ void run_init(struct run *run, struct nic *nic, const struct run_source *sources
     run->nic = nic;
     for (; sources->is; sources++)
         enter(run, sources);
-    run->epoll_fd = run->wake_fd = -1;
+    run->epoll_fd = run->busy_fd = run->wake_fd = -1;
     pthread_mutex_init(&run->lock, NULL);
 }
 
@@ -77,6 +77,7 @@ int run_reserve(struct run *run, uint32_t qps) {
 
 void run_abandon(struct run *run) {
     close(run->epoll_fd);
+    close(run->busy_fd);
     close(run->wake_fd);
 }
 

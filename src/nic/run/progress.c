@@ -75,7 +75,7 @@ void progress_finish(struct run *run, uint64_t now) {
     sched_bells(run);
     for (int i = 0; i < ROUNDS && run->ready_first && run->nic->copied - copied < DIRECT_TURN; i++)
         sched_run(run, now);
-    if (!atomic_load(&run->disarmed) && atomic_load(&run->wakes_at)) /* it sleeps */
+    if (!atomic_load(&run->disarmed) && !atomic_load(&run->driven) && atomic_load(&run->wakes_at)) /* it sleeps */
         engine_wake_for(run, run->ready_first ? now : progress_deadline(run));
 }
 

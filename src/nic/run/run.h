@@ -62,6 +62,7 @@ struct timer_heap {
 struct watched { /* what the engine's epoll set has of a descriptor */
     int fd;      /* -1: none yet */
     uint32_t events;
+    bool busy; /* in the set of what completions come by */
 };
 
 #define RUN_SOURCES 11
@@ -100,7 +101,10 @@ struct run {
 
     pthread_t thread;
     bool thread_runs;
-    int epoll_fd, wake_fd;
+    int epoll_fd, wake_fd; /* what wakes the engine thread; busy_fd is in the set */
+    int busy_fd; /* the set of what completions come by: a thread that waits watches it alone, see engine_drive() */
+    _Atomic bool driven; /* such a thread does */
+    _Atomic uint64_t driven_at; /* when the last one has left */
     _Atomic bool stop;
     _Atomic uint32_t in_vain;    /* polls since one found something, without the short looks */
     _Atomic uint32_t calm;       /* polls that need look at memory alone */
@@ -178,12 +182,16 @@ void engine_stop(struct run *run);
 /* What wakes the engine. watch: from now on, until it is closed. unwatch: what waits there is looked at in passing. */
 void engine_watch(struct run *run, int fd);
 void engine_unwatch(struct run *run, int fd);
-void engine_watch_for(struct run *run, struct watched *w, int fd, uint32_t events); /* -1: nothing; EPOLLIN, EPOLLOUT */
+void engine_watch_busy(struct run *run, int fd); /* the same of what completions come by */
+void engine_watch_for(struct run *run, struct watched *w, int fd, uint32_t events, bool busy); /* -1: nothing; EPOLLIN, EPOLLOUT */
 void engine_rearm(struct run *run); /* a source has other descriptors, or waits for room in one, or no longer */
 void engine_wake(struct run *run);
 void engine_wake_for(struct run *run, uint64_t deadline); /* when it would sleep past it */
 /* ns that it has lately waited for a processor, or the lock */
 uint64_t engine_late(const struct run *run, uint64_t now);
+/* The caller waits until `fd` is readable, and does the engine's work meanwhile: 1: it is; 0: `until` has come, -EAGAIN: another thread
+ * does so already, -EINTR: a signal has come. */
+int engine_drive(struct run *run, int fd, bool (*has)(const void *), const void *what, uint64_t until);
 void engine_take_over(struct run *run); /* the application is going to wait: sockets are the engine's again */
 
 /* For each source that has the function. */

@@ -144,6 +144,7 @@ cdef enum:
     FAREWELL = 148          # bytes of private data in a DREQ or REJ, at most
     STAGED = 16384          # bytes of a buffer that is copied for an operation; longer ones are registered
     STAGES = 262144         # bytes for such copies
+    LONGEST_NS = 250000000  # a signal that comes just ahead of a sleep does not end the sleep, which therefore is short
     ROUNDS = 4              # how often one step looks again, so that a busy peer does not keep a loop from other work
     MOST_MISSES = 64
     MOST_SOON = 8           # looks that are left out while messages come soon, but not soon enough
@@ -316,6 +317,7 @@ cdef class Machine:
     """
 
     cdef msg *p
+    cdef const rnic_ext_drive *drive    # or NULL
     cdef QP qp
     cdef CQ cq                  # of SENDs and operations
     cdef CQ recv_cq             # perhaps the same
@@ -378,6 +380,7 @@ cdef class Machine:
         self.queued = deque()
         self.shared, self.withdrawn, self.leaving = {}, set(), []
         self.spin = <int64_t>(spin * 1e9)
+        self.drive = <const rnic_ext_drive *>rnic_extension(qp.ctx.p, RNIC_EXT_DRIVE)
         self.p = msg_open(&config, &memory, &hooks, qp.p, cq.p, recv_cq.p)
         if self.p is NULL:
             raise MemoryError
@@ -756,16 +759,34 @@ cdef class Machine:
                 if now_ns() >= until * 1e9:
                     return False
             elif self.look_for() <= 0:
-                if not self.armed:
-                    self.arm()
-                elif not is_readable(self.cq.channel, self.cq.channel.p.fd, self.sleeps_until(until), "recv"):
+                rc = self.sleep(self.sleeps_until(until))
+                if rc == 0 or self.busy or (rc == 1 and not self.quiet()):
                     return False
-                elif self.busy or not self.quiet():
-                    return False
-                else:
+                if rc == 1:
                     self.arm()      # whoever waits for the descriptor next has its event
-                    self.note_wait()
+                self.note_wait()
         return not self.has_news()
+
+    cdef int sleep(self, double until) except -1:
+        """Sleep until the channel has an event (1), or the queue a completion (2), or until a time (0).
+
+        The device's work is done meanwhile, unless another thread does.
+        """
+        cdef int rc = 0, fd = self.cq.channel.p.fd
+        cdef int64_t end, due = INT64_MAX if until > 1e9 else <int64_t>(until * 1e9)
+        while self.drive is not NULL and rc != -EAGAIN:
+            end = now_ns() + LONGEST_NS
+            self.cq.channel.calls += 1
+            with nogil:
+                rc = self.drive.wait(self.qp.ctx.p, fd, self.cq.p, <uint64_t>(end if end < due else due))
+            self.cq.channel.calls -= 1
+            PyErr_CheckSignals()
+            if rc > 0 or (rc == 0 and now_ns() >= due):
+                return rc
+        if self.armed:
+            return is_readable(self.cq.channel, fd, until, "recv")
+        self.arm()
+        return 2
 
     cdef bint has_come(self) except -1:
         if self.awaits == OUTCOME:

@@ -660,6 +660,7 @@ cdef extern from "nic.h" nogil:
     const char *RNIC_EXT_CM
     const char *RNIC_EXT_NOW
     const char *RNIC_EXT_BEHIND
+    const char *RNIC_EXT_DRIVE
     const char *RNIC_EXT_STATS
     const char *RNIC_EXT_CAUSES
     const char *RNIC_EXT_FAULTS
@@ -679,6 +680,9 @@ cdef extern from "nic.h" nogil:
     struct rnic_ext_now:
         bint (*post_send)(rnic_qp *, const rnic_send_wr *) noexcept nogil
         int (*poll_cq)(rnic_cq *, int, rnic_wc *) noexcept nogil
+
+    struct rnic_ext_drive:
+        int (*wait)(rnic_context *, int, rnic_cq *, uint64_t) noexcept nogil
 
     struct rnic_ext_behind:
         bint (*post_send)(rnic_qp *, const rnic_send_wr *) noexcept nogil
