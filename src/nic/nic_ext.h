@@ -24,6 +24,7 @@ struct rnic_mw_bind_info;
 struct rnic_ah;
 struct rnic_ah_attr;
 struct rnic_cq;
+struct rnic_comp_channel;
 struct rnic_qp;
 struct rnic_wq;
 struct rnic_send_wr;
@@ -84,10 +85,13 @@ struct rnic_ext_now {
 
 #define RNIC_EXT_DRIVE "rnic.drive/1"
 
+/* The device's work is done meanwhile: no other thread needs to wake.  until: ns of CLOCK_MONOTONIC.  Both return at the latest
+ * then, or when a signal has come: the caller looks whether what it waits for is there. */
 struct rnic_ext_drive {
-    /* Waits until a descriptor is readable, and makes progress meanwhile, as no other thread needs to wake then.  1: it is; 0: the
-     * time (ns of CLOCK_MONOTONIC) has come; -EINTR; -EAGAIN: another thread drives the device, wait as usual. */
-    int (*wait)(struct rnic_context *ctx, int fd, struct rnic_cq *cq, uint64_t until);
+    /* Until one of the queues has a completion, or `fd`, their channel's, is readable.  They are not armed behind it. 1: the
+     * channel may have an event */
+    int (*wait_cq)(struct rnic_cq *const *cq, int n, int fd, uint64_t until);
+    int (*wait_channel)(struct rnic_comp_channel *ch, uint64_t until); /* until it has an event. -EINTR: a signal */
 };
 
 /* ---------------------------------------------------------------- small requests together */

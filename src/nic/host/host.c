@@ -14,6 +14,7 @@ void host_init(struct host *host, struct net *net) {
     host->run = net->run;
     host->net = net;
     host->here.doors_again = NEVER;
+    host->here.bells_fd = -1;
     roles_init(host);
 }
 
@@ -31,7 +32,10 @@ int host_open(struct host *host, bool local, struct rnic_err *err) {
     host->nic->have_left = local ? lanes_have_left : NULL;
     host->nic->local_arg = host;
     host->buffer = malloc(HOST_BUFFER);
-    return host->buffer ? add_slot(host, err) : fail(err, -ENOMEM, "no memory for what is handed on");
+    if (!host->buffer)
+        return fail(err, -ENOMEM, "no memory for what is handed on");
+    host->here.bells_fd = epoll_create1(EPOLL_CLOEXEC);
+    return host->here.bells_fd >= 0 ? add_slot(host, err) : fail(err, -errno, "epoll: %s", strerror(errno));
 }
 
 void host_free(struct host *host) {

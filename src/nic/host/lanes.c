@@ -10,6 +10,8 @@
 #include "host/lanes.h"
 #include "names/user.h"
 
+#define HEARD 8 /* lanes at a time */
+
 #define CALLERS 64              /* at a door, at a time */
 #define LANES (SLOT_COUNT + 64) /* more than there are contexts: the rest are not what they say */
 #define STRANGERS 64            /* of them other users' */
@@ -75,6 +77,9 @@ void lanes_close(struct host *host) {
         if (host->here.doors[i] >= 0)
             close(host->here.doors[i]);
     }
+    if (host->here.bells_fd >= 0)
+        close(host->here.bells_fd);
+    host->here.bells_fd = -1;
 }
 
 void lanes_abandon(struct host *host) {
@@ -90,6 +95,9 @@ void lanes_abandon(struct host *host) {
         if (host->here.doors[i] >= 0)
             close(host->here.doors[i]);
     }
+    if (host->here.bells_fd >= 0)
+        close(host->here.bells_fd);
+    host->here.bells_fd = -1;
 }
 
 /* ---------------------------------------------------------------- lanes come and go */
@@ -100,7 +108,7 @@ static void enter(struct host *host, struct lane *l) {
     host->here.lanes = l;
     host->here.count++;
     host->here.strangers += !l->trusted;
-    engine_watch_busy(host->run, l->fd);
+    epoll_ctl(host->here.bells_fd, EPOLL_CTL_ADD, l->fd, &(struct epoll_event){EPOLLIN, {.u64 = l->number}});
 }
 
 /* A slot that nobody of this host has is asked for again after a while: it may be another host's. */
@@ -239,33 +247,47 @@ static uint64_t patience(const struct lane *l) {
     return l->since + (l->state == LANE_ANSWERED ? 100 * LANE_PATIENCE : LANE_PATIENCE);
 }
 
-/* Whatever is said on the lanes' sockets, */
-void lanes_hear(struct host *host, uint64_t now) {
-    struct lane_self self;
-    lanes_self(host, &self);
-    for (struct lane *l = host->here.lanes; l; l = l->next) {
-        bool news = l->fd >= 0 && lane_listen_to(l, &self);
-        if (l->fd >= 0 && now >= patience(l)) {
-            lane_hang_up(l);
-            news = true;
-        }
-        if (news)
-            lanes_changed(host, l);
-    }
-    reap(host);
+static void listen_to(struct host *host, struct lane *l, const struct lane_self *self, int most) {
+    if (l->fd >= 0 && lane_listen_to(l, self, most))
+        lanes_changed(host, l);
 }
 
-/* and asked at our doors. */
+/* Whatever is said on the lanes' sockets, and asked at our doors. */
 static void listen_all(struct host *host, uint64_t now) {
+    struct lane_self self;
     if (!host->local)
         return;
+    lanes_self(host, &self);
     if (now >= host->here.doors_again)
         watch_doors(host);
     for (int i = 0; i < host->nslots; i++) {
         if (host->here.doors[i] >= 0)
             answer(host, host->here.doors[i], now);
     }
-    lanes_hear(host, now);
+    for (struct lane *l = host->here.lanes; l; l = l->next) {
+        listen_to(host, l, &self, LANE_ALL);
+        if (l->fd >= 0 && now >= patience(l)) {
+            lane_hang_up(l);
+            lanes_changed(host, l);
+        }
+    }
+    reap(host);
+}
+
+void lanes_hear(struct host *host) {
+    struct lane_self self;
+    struct epoll_event heard[HEARD];
+    int n = host->here.count ? epoll_wait(host->here.bells_fd, heard, HEARD, 0) : 0;
+    if (n <= 0)
+        return;
+    lanes_self(host, &self);
+    for (struct lane *l = host->here.lanes; l; l = l->next) {
+        for (int i = 0; i < n; i++) {
+            if (heard[i].data.u64 == l->number)
+                listen_to(host, l, &self, 1); /* as a rule it has just woken us */
+        }
+    }
+    reap(host);
 }
 
 static uint64_t deadline(const void *owner) {
@@ -299,7 +321,7 @@ bool lanes_leads_to(struct host *host, struct lane *l, uint32_t qpn, const struc
     if (is_to(l, qpn, addr))
         return true;
     lanes_self(host, &self);
-    if (lane_listen_to(l, &self))
+    if (lane_listen_to(l, &self, LANE_ALL))
         lanes_changed(host, l);
     return l->state == LANE_UP && is_to(l, qpn, addr);
 }
@@ -323,9 +345,10 @@ static bool receive_rare(void *owner, uint64_t now) {
     return false;
 }
 
+/* A program that polls looks at the rings alone. */
 static void arm(void *owner, bool armed) {
     struct host *host = owner;
-    (void)armed;
+    engine_watch_for(host->run, &host->here.watched_bells, host->here.bells_fd, EPOLLIN, armed);
     for (int i = 0; i < host->nslots; i++)
         engine_watch_for(host->run, &host->here.watched[i], host->here.doors[i], EPOLLIN, false);
 }

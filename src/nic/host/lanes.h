@@ -10,7 +10,7 @@
 /* lanes.c. self: what a lane is told of us.  changed: the lane has another state, or peer, than before.  ask: whoever has that
  * slot; NULL: nobody, or asked a moment ago. */
 void lanes_self(const struct host *host, struct lane_self *self);
-void lanes_hear(struct host *host, uint64_t now);
+void lanes_hear(struct host *host); /* those that have said something, for a thread that was woken by it */
 void lanes_changed(struct host *host, struct lane *l);
 struct lane *lanes_ask(struct host *host, uint32_t slot, uint64_t now);
 /* Is that queue pair's process the one behind the lane, also at that address, and does it own the slot still? */

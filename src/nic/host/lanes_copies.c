@@ -27,7 +27,7 @@ static void hear_of_slots(struct host *host) {
     struct lane_self self;
     lanes_self(host, &self);
     for (struct lane *l = host->here.lanes; l; l = l->next) {
-        if (l->state == LANE_UP && lane_listen_to(l, &self))
+        if (l->state == LANE_UP && lane_listen_to(l, &self, LANE_ALL))
             lanes_changed(host, l);
     }
 }

@@ -209,7 +209,7 @@ static bool source_receive(void *owner, uint64_t now, bool all) {
     struct host *host = owner;
     (void)all;
     if (host->local && atomic_load(&host->run->driven))
-        lanes_hear(host, now);
+        lanes_hear(host);
     return receive_all(owner, now);
 }
 

@@ -164,7 +164,7 @@ static uint64_t deadline(const void *owner) {
 static void arm(void *owner, bool armed) {
     struct net *net = owner;
     set_polled(net, !armed && net->tcp.count[TCP_OPEN] <= FEW);
-    engine_watch_for(net->run, &net->watched_streams, net->tcp.epoll_fd, armed || !is_used(net) ? EPOLLIN : 0, true);
+    engine_watch_for(net->run, &net->watched_streams, net->tcp.epoll_fd, EPOLLIN, is_used(net));
 }
 
 const struct source streams_source = {

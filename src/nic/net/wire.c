@@ -116,20 +116,20 @@ static uint64_t timer_at(const void *owner) {
 
 /* What a port sends from is, as a rule, what it receives from.  Sockets that no queue pair uses stay the engine's: nobody
  * polls them. */
-static void arm_port(struct net *net, int i, bool armed) {
+static void arm_port(struct net *net, int i) {
     const struct port *port = &net->ports[i];
-    uint32_t in = armed || !net->port_users[i] ? EPOLLIN : 0,
-             out = net->tx.link.full && udp_port(net->tx.way) == port ? EPOLLOUT : 0;
+    uint32_t out = net->tx.link.full && udp_port(net->tx.way) == port ? EPOLLOUT : 0;
     bool one = port->rx_fd == port->tx_fd;
-    engine_watch_for(net->run, &net->watched_rx[i], port->rx_fd, in | (one ? out : 0), net->port_users[i]);
+    engine_watch_for(net->run, &net->watched_rx[i], port->rx_fd, EPOLLIN | (one ? out : 0), net->port_users[i]);
     if (!one)
         engine_watch_for(net->run, &net->watched_tx[i], port->tx_fd, out, true);
 }
 
 static void arm(void *owner, bool armed) {
     struct net *net = owner;
+    (void)armed;
     for (int i = 0; i < net->netdev.ngids; i++)
-        arm_port(net, i, armed);
+        arm_port(net, i);
 }
 
 const struct source wire_source = {

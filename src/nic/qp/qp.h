@@ -76,6 +76,7 @@ struct nic {
     uint64_t late;         /* so long this host has lately kept the device waiting: its peers, too, it may be */
     bool unread;           /* answers may lie in a socket or a lane: what they answer is not given up */
     uint64_t ack_hold;     /* ns that an ACK of a receive may wait for the application's answer; 0: it does not poll */
+    bool hold_local;       /* also one to a peer on this host, who may have to be woken for it */
     /* Of transports that go by streams: one has ended, and whoever has made it is to be told. NULL: nobody */
     void (*stream_told)(void *arg, struct qp *qp, const struct rnic_stream_event *event);
     void *stream_arg;

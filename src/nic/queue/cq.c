@@ -230,6 +230,13 @@ static void unlink_first(struct channel *ch) {
         ch->last = NULL;
 }
 
+bool channel_has(struct channel *ch) {
+    pthread_mutex_lock(&ch->lock);
+    bool has = ch->first;
+    pthread_mutex_unlock(&ch->lock);
+    return has;
+}
+
 struct cq *channel_take(struct channel *ch) {
     pthread_mutex_lock(&ch->lock);
     struct cq *cq = ch->first;

@@ -97,6 +97,7 @@ void cq_raise(struct cq *cq); /* the event that it is armed for */
 
 int channel_init(struct channel *ch);
 void channel_free(struct channel *ch);
+bool channel_has(struct channel *ch);        /* an event, that is not taken yet */
 struct cq *channel_take(struct channel *ch); /* or NULL */
 /* Forgets a CQ's pending events. False: some were taken and not acknowledged. */
 bool channel_forget(struct channel *ch, struct cq *cq);

@@ -216,10 +216,10 @@ void resp_ack_gone(struct qp *qp) {
     rc_of(qp)->resp.ack = ACK_NONE;
 }
 
-/* To a peer on this host it costs little: it is due with the next look. */
+/* To a peer on this host, as a rule, it costs little: it is due with the next look. */
 static uint64_t ack_hold(const struct qp *qp) {
     uint64_t hold = qp->nic->ack_hold;
-    return hold && qp->reach_in == REACH_LOCAL ? 1 : hold;
+    return hold && qp->reach_in == REACH_LOCAL && !qp->nic->hold_local ? 1 : hold;
 }
 
 uint64_t resp_due(const struct qp *qp) {

@@ -2,9 +2,9 @@
  *
  * The engine thread: the device's own legs.  It makes progress whenever no application does, without the interpreter.
  *
- * While an application polls, a second sleeper on the same socket would cost a wake-up for every packet.  So the
- * engine then takes its busy sockets out of its epoll set ("disarmed") and only looks up now and then; when nobody has
- * polled since, it takes them back.
+ * While an application polls, or waits (drive.c), a second sleeper on the same socket would cost a wake-up for every packet.
+ * So the engine then does not watch the set of the busy sockets ("disarmed") and only looks up now and then; when nobody has
+ * polled or waited since, it watches them again.
  */
 #include <errno.h>
 #include <poll.h>
@@ -20,7 +20,7 @@
 #include "base/fail.h"
 #include "run/run.h"
 
-#define LOOK_UP_NS 500000   /* how long a disarmed engine sleeps */
+#define LASTING_LOOKS 20    /* a thread that has waited for so many looks waits on: it tells the engine when it does not */
 #define IN_USE_NS 200000    /* an application that polled within this time is still at it */
 #define LOOKS_SKIPPED 15   /* of them in a row, while the application has the lock */
 #define LEFT_NS 50000      /* an application that polls has not done so for this time, and something has lain there: */
@@ -29,10 +29,10 @@
 #define PASSES 16           /* between two looks at who waits for the lock, and at sockets without queue pairs */
 #define LATE_MOST_NS 1000000000ull /* a delay that is longer counts as that: the process was stopped */
 #define LATE_MEMORY 16      /* a delay is remembered so many times as long as it was */
+#define DROVE_NS 5000000    /* since a thread has left drive_wait(): it comes back, and what it leaves lying is seen in passing */
+#define DRIVES_NS 100000000 /* since one has waited as drive_wait() does */
 #define LINGER_NS 50000     /* after the last packet: falling asleep and being woken would take as long */
 #define SLICE_NS 100000     /* the shortest that there is */
-#define DRIVEN_NS 100000000 /* a thread that waits has driven the device so lately: it will again, and its next request has a */
-#define TICK_NS 2000000     /* timer, for which it would wake the engine: that looks so often meanwhile */
 #define YIELDED_NS 5000     /* a yield that takes longer has let somebody else run, */
 #define CROWDED_NS 10000000 /* who is not kept waiting for so long: it may be who was just woken */
 
@@ -44,33 +44,38 @@ static void epoll_set(int set, int fd, uint32_t events) {
 
 void engine_watch(struct run *run, int fd) { epoll_set(run->epoll_fd, fd, EPOLLIN); }
 
-void engine_watch_busy(struct run *run, int fd) { epoll_set(run->busy_fd, fd, EPOLLIN); }
-
-void engine_unwatch(struct run *run, int fd) {
-    if (epoll_ctl(run->epoll_fd, EPOLL_CTL_DEL, fd, NULL))
-        epoll_ctl(run->busy_fd, EPOLL_CTL_DEL, fd, NULL);
-}
+void engine_unwatch(struct run *run, int fd) { epoll_ctl(run->epoll_fd, EPOLL_CTL_DEL, fd, NULL); }
 
 void engine_watch_for(struct run *run, struct watched *w, int fd, uint32_t events, bool busy) {
-    if (fd < 0 || (w->fd == fd && w->events == events && w->busy == busy))
+    int set = busy ? run->busy_fd : run->epoll_fd;
+    if (fd < 0 || (w->fd == fd && w->events == events && w->set == set))
         return;
-    if (w->fd == fd && w->busy != busy)
-        epoll_ctl(w->busy ? run->busy_fd : run->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
-    *w = (struct watched){fd, events, busy};
-    epoll_set(busy ? run->busy_fd : run->epoll_fd, fd, events);
+    if (w->fd == fd && w->set != set)
+        epoll_ctl(w->set, EPOLL_CTL_DEL, fd, NULL);
+    *w = (struct watched){fd, events, set};
+    epoll_set(set, fd, events);
 }
 
-static void arm_sources(struct run *run, bool armed) {
+static void arm_sources(struct run *run) {
     EACH_SOURCE(run, s, arm)
-    s->is->arm(s->owner, armed);
+    s->is->arm(s->owner, run->sleeper != SLEEPER_NONE);
 }
 
-static void arm(struct run *run, bool armed) {
-    arm_sources(run, armed);
-    atomic_store(&run->disarmed, !armed);
+/* Whose the busy set is. */
+static void arm(struct run *run, enum sleeper sleeper) {
+    if ((run->sleeper == SLEEPER_ENGINE) != (sleeper == SLEEPER_ENGINE))
+        epoll_set(run->epoll_fd, run->busy_fd, sleeper == SLEEPER_ENGINE ? EPOLLIN : 0);
+    run->sleeper = sleeper;
+    arm_sources(run);
+    atomic_store(&run->disarmed, sleeper != SLEEPER_ENGINE);
 }
 
-void engine_rearm(struct run *run) { arm_sources(run, !atomic_load(&run->disarmed)); }
+void engine_rearm(struct run *run) { arm_sources(run); }
+
+void engine_leave(struct run *run) {
+    if (run->sleeper != SLEEPER_DRIVER)
+        arm(run, SLEEPER_DRIVER);
+}
 
 void engine_wake(struct run *run) {
     uint64_t one = 1;
@@ -85,7 +90,14 @@ void engine_wake_for(struct run *run, uint64_t deadline) {
     }
 }
 
+/* One that has waited by drive_wait() will do so again; if it does not, the engine finds out. */
+static bool drives(const struct run *run, uint64_t now) {
+    return atomic_load(&run->driven) || now < atomic_load(&run->driven_at) + DRIVES_NS;
+}
+
 void engine_take_over(struct run *run) {
+    if (drives(run, run_clock()))
+        return;
     atomic_store(&run->polls_at, 0);
     if (atomic_load(&run->disarmed))
         engine_wake(run);
@@ -134,8 +146,10 @@ static uint64_t earliest(const struct run *run) {
  * between two, leaves packets lying for as long as it does something else. */
 static bool in_use(const struct run *run, uint64_t now) {
     uint64_t last = atomic_load(&run->polls_at);
-    bool recently = now < last || now - last <= IN_USE_NS || atomic_load(&run->polling);
-    return last && now >= atomic_load(&run->left_until) && recently;
+    bool recently = last && (now < last || now - last <= IN_USE_NS || atomic_load(&run->polling));
+    if (atomic_load(&run->driven))
+        return true;
+    return now >= atomic_load(&run->left_until) && (recently || now < atomic_load(&run->driven_at) + DROVE_NS);
 }
 
 /* To a thread that waits for the lock, or to a process that waits for a processor to send us something. */
@@ -191,15 +205,20 @@ static bool sleep_until(struct run *run, uint64_t until) {
     return fds[0].revents != 0;
 }
 
-static void set_armed(struct run *run, bool armed) {
+static void set_sleeper(struct run *run, enum sleeper sleeper) {
     engine_lock(run);
-    arm(run, armed);
+    arm(run, sleeper);
     run_unlock(run);
 }
 
 /* A program may poll its completion queue for a moment, and then its memory for a WRITE that only we can carry out. */
-static void note_left(struct run *run, uint64_t now, bool left) {
-    run->left = left ? run->left + 1 : 0;
+static void note_look(struct run *run, uint64_t now, bool left) {
+    uint32_t drives = atomic_load(&run->drives);
+    bool same = atomic_load(&run->driven) && drives - run->seen_drives <= 1; /* it may have looked for signals */
+    run->moves = drives - run->seen_drives > 1;
+    run->lasting = same ? run->lasting + 1 : 0;
+    run->left = left && drives == run->seen_drives ? run->left + 1 : 0;
+    run->seen_drives = drives;
     if (run->left < LEFT_LOOKS)
         return;
     run->left = 0;
@@ -207,8 +226,9 @@ static void note_left(struct run *run, uint64_t now, bool left) {
 }
 
 static bool is_absent(const struct run *run, uint64_t now) {
-    uint64_t last = atomic_load(&run->polls_at);
-    return now > last && now - last > LEFT_NS && !atomic_load(&run->polling);
+    uint64_t last = atomic_load(&run->polls_at), left = atomic_load(&run->driven_at);
+    last = left > last ? left : last;
+    return now > last && now - last > LEFT_NS && !atomic_load(&run->polling) && !atomic_load(&run->driven);
 }
 
 /* An application that polls has the lock most of the time, and whoever waits for it interrupts that one twice: a look that nothing
@@ -227,14 +247,14 @@ static void look_up(struct run *run, bool input) {
     uint64_t now = run_clock();
     bool absent = is_absent(run, now);
     if (!lock_to_look(run, input || absent)) {
-        note_left(run, now, false);
+        note_look(run, now, false);
         return;
     }
-    arm(run, false); /* a socket may have got its first queue pair, or lost its last */
+    arm(run, drives(run, now) ? SLEEPER_DRIVER : SLEEPER_NONE); /* a socket may have got its first queue pair, or lost its last */
     source_timers(run, now);
     bool found = (input || absent) && progress(run, now, true);
     run_unlock(run);
-    note_left(run, now, found && absent);
+    note_look(run, now, found && absent);
 }
 
 /* From now on whoever sends by memory wakes us, or not any more; false: something has come. */
@@ -244,60 +264,23 @@ static bool memory_asleep(struct run *run, bool asleep) {
     if (asleep)
         EACH_SOURCE(run, s, may_sleep)
     may &= s->is->may_sleep(s->owner);
-    else if (!atomic_load(&run->driven)) EACH_SOURCE(run, s, awake) s->is->awake(s->owner);
+    else EACH_SOURCE(run, s, awake) s->is->awake(s->owner);
     run_unlock(run);
     return may;
 }
 
-/* ---------------------------------------------------------------- a thread that waits drives */
-
-/* Sleeps until something has come for the device or to `fd`; whether to `fd`; -EINTR. */
-static int sleep_for(struct run *run, int fd, uint64_t until) {
-    struct pollfd fds[] = {{.fd = fd, .events = POLLIN}, {.fd = run->busy_fd, .events = POLLIN}};
-    uint64_t now = run_clock(), ns = until > now ? until - now : 0;
-    struct timespec ts = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
-    int n = ppoll(fds, 2, until == NEVER ? NULL : &ts, NULL);
-    return n < 0 ? -EINTR : n > 0 && fds[0].revents;
-}
-
-/* When the thread may sleep until; 0: something is there.  pass: something has come, or a time. */
-static uint64_t drive_once(struct run *run, bool pass) {
-    bool may = true;
-    run_lock(run);
-    uint64_t now = run_clock();
-    if (atomic_load(&run->disarmed))
-        arm(run, true);
-    if (pass) {
-        run->nic->ack_hold = 0;
-        progress(run, now, false);
-        progress_finish(run, now);
+/* When to look up. A thread that waits for long needs no look: it does all that is due. */
+static uint64_t looks_up_at(struct run *run, uint64_t now) {
+    uint64_t soon = now + (run->moves ? 2 : 1) * ENGINE_LOOKS_NS, at = soon;
+    if (run->lasting > LASTING_LOOKS) {
+        at = NEVER;
+        EACH_SOURCE(run, s, timer_at) {
+            uint64_t due = s->is->timer_at(s->owner);
+            at = due < at ? due : at;
+        }
     }
-    EACH_SOURCE(run, s, may_sleep)
-    may &= s->is->may_sleep(s->owner);
-    uint64_t due = run->ready_first || !may ? 0 : progress_deadline(run);
-    run_unlock(run);
-    return due;
-}
-
-int engine_drive(struct run *run, int fd, bool (*has)(const void *), const void *what, uint64_t until) {
-    bool driven = false;
-    if (!atomic_compare_exchange_strong(&run->driven, &driven, true))
-        return -EAGAIN;
-    epoll_set(run->epoll_fd, run->busy_fd, 0);
-    atomic_store(&run->polls_at, 0);
-    atomic_store(&run->last_poll, 0);
-    uint64_t due = drive_once(run, false);
-    int rc = 0;
-    while (!has(what) && (rc = sleep_for(run, fd, due < until ? due : until)) == 0 && run_clock() < until)
-        due = drive_once(run, true);
-    if (rc == 0 && has(what))
-        rc = 2;
-    epoll_set(run->epoll_fd, run->busy_fd, EPOLLIN);
-    atomic_store(&run->driven_at, run_clock());
-    atomic_store(&run->driven, false);
-    if (atomic_load(&run->wakes_at))
-        engine_wake_for(run, due ? due : run_clock());
-    return rc;
+    atomic_store(&run->wakes_at, at);
+    return atomic_load(&run->driven) || at <= soon ? at : soon;
 }
 
 /* One round: true while an application does the work. */
@@ -306,9 +289,8 @@ static bool stand_by(struct run *run) {
     if (!in_use(run, now))
         return false;
     if (!atomic_load(&run->disarmed))
-        set_armed(run, false);
-    atomic_store(&run->wakes_at, now + LOOK_UP_NS);
-    bool input = sleep_until(run, now + LOOK_UP_NS);
+        set_sleeper(run, drives(run, now) ? SLEEPER_DRIVER : SLEEPER_NONE);
+    bool input = sleep_until(run, looks_up_at(run, now));
     atomic_store(&run->wakes_at, 0);
     look_up(run, input);
     return true;
@@ -336,15 +318,10 @@ static void *thread(void *arg) {
     while (!atomic_load(&run->stop)) {
         if (stand_by(run))
             continue;
-        set_armed(run, true);
+        set_sleeper(run, SLEEPER_ENGINE);
         uint64_t until = work(run);
         if (in_use(run, run_clock()))
             continue;
-        uint64_t now = run_clock(), again = now < atomic_load(&run->driven_at) + DRIVEN_NS ? now + TICK_NS : NEVER;
-        if (again < until) {
-            until = again;
-            atomic_store(&run->wakes_at, until);
-        }
         if (memory_asleep(run, true))
             sleep_until(run, until);
         memory_asleep(run, false);
@@ -367,14 +344,20 @@ static int create_thread(struct run *run) {
     return rc;
 }
 
+static void close_fd(int *fd) {
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
 int engine_start(struct run *run, struct rnic_err *err) {
     run->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     run->busy_fd = epoll_create1(EPOLL_CLOEXEC);
     run->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (run->epoll_fd < 0 || run->busy_fd < 0 || run->wake_fd < 0)
+    run->turn_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC | EFD_SEMAPHORE);
+    if (run->epoll_fd < 0 || run->busy_fd < 0 || run->wake_fd < 0 || run->turn_fd < 0)
         return fail(err, -errno, "epoll or eventfd: %s", strerror(errno));
-    engine_watch(run, run->busy_fd);
-    arm(run, true);
+    arm(run, SLEEPER_ENGINE);
     int rc = create_thread(run);
     if (rc)
         return fail(err, -rc, "engine thread: %s", strerror(rc));
@@ -389,13 +372,8 @@ void engine_stop(struct run *run) {
         engine_wake(run);
         pthread_join(run->thread, NULL);
     }
-    if (run->epoll_fd >= 0)
-        close(run->epoll_fd);
-    run->epoll_fd = -1; /* what still comes while the device closes is watched no more */
-    if (run->wake_fd >= 0)
-        close(run->wake_fd);
-    run->wake_fd = -1;
-    if (run->busy_fd >= 0)
-        close(run->busy_fd);
-    run->busy_fd = -1;
+    close_fd(&run->epoll_fd); /* what still comes while the device closes is watched no more */
+    close_fd(&run->busy_fd);
+    close_fd(&run->wake_fd);
+    close_fd(&run->turn_fd);
 }

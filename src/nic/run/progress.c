@@ -7,7 +7,10 @@
 
 #include "run/run.h"
 
-#define ACK_HOLD_NS 15000  /* an ACK waits so long for the answer of an application that polls all the time */
+#define ACK_HOLD_NS 15000  /* an ACK waits so long for the answer of an application that polls all the time, */
+#define DRIVEN_NS 1000000  /* or of one that has slept so lately, and sends it, if there is no answer, before it sleeps again: */
+#define DRIVEN_HOLD_NS 200000 /* if it does */
+
 #define YIELD_POLLS 64     /* polls in vain, some 20 us, with the short looks in between */
 #define LEAVING 64         /* looks at the sockets before they close */
 #define ENDING 64          /* passes before a queue pair ends: more than a socket of the usual size holds */
@@ -75,8 +78,13 @@ void progress_finish(struct run *run, uint64_t now) {
     sched_bells(run);
     for (int i = 0; i < ROUNDS && run->ready_first && run->nic->copied - copied < DIRECT_TURN; i++)
         sched_run(run, now);
-    if (!atomic_load(&run->disarmed) && !atomic_load(&run->driven) && atomic_load(&run->wakes_at)) /* it sleeps */
+    if (!atomic_load(&run->disarmed) && atomic_load(&run->wakes_at)) /* it sleeps */
         engine_wake_for(run, run->ready_first ? now : progress_deadline(run));
+}
+
+void progress_hold(struct run *run, uint64_t now, bool again) {
+    run->nic->hold_local = now < atomic_load(&run->driven_at) + DRIVEN_NS;
+    run->nic->ack_hold = run->nic->hold_local ? DRIVEN_HOLD_NS : again ? ACK_HOLD_NS : 0;
 }
 
 static bool has_sockets(const struct run *run) {
@@ -88,7 +96,7 @@ static bool has_sockets(const struct run *run) {
 
 /* True: there was work. */
 static bool work(struct run *run, uint64_t now, bool again) {
-    run->nic->ack_hold = again ? ACK_HOLD_NS : 0;
+    progress_hold(run, now, again);
     run->calm = again && !has_sockets(run) ? CALM_POLLS : 0;
     bool any = progress(run, now, false);
     progress_finish(run, now);

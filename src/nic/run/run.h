@@ -6,6 +6,7 @@
  *   progress.c  one pass: receive, time, doorbells, send
  *   sched.c     which queue pair has something to do: ready list, held ACKs, timers, those that wait for a link
  *   engine.c    the thread that makes progress while no application does
+ *   drive.c     a thread of the application that waits makes progress meanwhile
  *
  * The room knows queue pairs, links by their table, and a list of sources; it does not know what they are.  struct run is
  * its own: others call the functions, and write none of its members but decide's.  All is under the lock but posting (a
@@ -59,10 +60,12 @@ struct timer_heap {
     uint32_t count, room;
 };
 
+enum sleeper { SLEEPER_NONE /* a program polls */, SLEEPER_DRIVER, SLEEPER_ENGINE };
+
 struct watched { /* what the engine's epoll set has of a descriptor */
     int fd;      /* -1: none yet */
     uint32_t events;
-    bool busy; /* in the set of what completions come by */
+    int set; /* the set that it is in */
 };
 
 #define RUN_SOURCES 11
@@ -101,10 +104,16 @@ struct run {
 
     pthread_t thread;
     bool thread_runs;
-    int epoll_fd, wake_fd; /* what wakes the engine thread; busy_fd is in the set */
-    int busy_fd; /* the set of what completions come by: a thread that waits watches it alone, see engine_drive() */
-    _Atomic bool driven; /* such a thread does */
-    _Atomic uint64_t driven_at; /* when the last one has left */
+    int epoll_fd, wake_fd; /* what the engine thread sleeps on, and what wakes it */
+    int busy_fd; /* the set of what completions come by, which is in epoll_fd, too */
+    enum sleeper sleeper; /* whose it is; under the lock */
+    _Atomic bool driven;         /* a thread that waits does the engine's work, see drive.c */
+    _Atomic uint64_t driven_at;  /* when the last one has left; 0: none has */
+    _Atomic uint32_t drives;     /* how many have */
+    _Atomic uint32_t waiters;    /* threads that wait as well; turn_fd: and drive next */
+    int turn_fd;
+    uint32_t seen_drives, lasting; /* the engine's own: looks in a row that have found the same thread waiting; */
+    bool moves;                    /* threads have come and gone since the last look */
     _Atomic bool stop;
     _Atomic uint32_t in_vain;    /* polls since one found something, without the short looks */
     _Atomic uint32_t calm;       /* polls that need look at memory alone */
@@ -174,6 +183,8 @@ void progress_take(struct run *run);
 void progress_leave(struct run *run); /* the device closes: what came here for other processes goes to them */
 /* Sends what doorbells and ready queue pairs ask for, and wakes the engine for the rest. */
 void progress_finish(struct run *run, uint64_t now);
+/* How long ACKs wait for answers. again: the program polls all the time */
+void progress_hold(struct run *run, uint64_t now, bool again);
 uint64_t progress_deadline(const struct run *run); /* of all that it does */
 
 /* engine.c */
@@ -182,17 +193,28 @@ void engine_stop(struct run *run);
 /* What wakes the engine. watch: from now on, until it is closed. unwatch: what waits there is looked at in passing. */
 void engine_watch(struct run *run, int fd);
 void engine_unwatch(struct run *run, int fd);
-void engine_watch_busy(struct run *run, int fd); /* the same of what completions come by */
 void engine_watch_for(struct run *run, struct watched *w, int fd, uint32_t events, bool busy); /* -1: nothing; EPOLLIN, EPOLLOUT */
 void engine_rearm(struct run *run); /* a source has other descriptors, or waits for room in one, or no longer */
 void engine_wake(struct run *run);
 void engine_wake_for(struct run *run, uint64_t deadline); /* when it would sleep past it */
 /* ns that it has lately waited for a processor, or the lock */
 uint64_t engine_late(const struct run *run, uint64_t now);
-/* The caller waits until `fd` is readable, and does the engine's work meanwhile: 1: it is; 0: `until` has come, -EAGAIN: another thread
- * does so already, -EINTR: a signal has come. */
-int engine_drive(struct run *run, int fd, bool (*has)(const void *), const void *what, uint64_t until);
+/* The program looks for progress itself, or a thread of it drives (drive.c): the busy set is that one's.  Under the lock. */
+void engine_leave(struct run *run);
 void engine_take_over(struct run *run); /* the application is going to wait: sockets are the engine's again */
+
+#define ENGINE_LOOKS_NS 500000 /* how often the engine looks up while a program does its work */
+
+/* drive.c: what a thread waits for */
+struct drive {
+    int fd;                       /* is readable when it is there, if it was armed: */
+    bool (*has)(const void *of);  /* is it there? */
+    void (*arm)(const void *of, bool armed);
+    const void *of;
+};
+/* Waits until it is there or `fd` is readable, or until a time, and does the engine's work meanwhile, or waits for its turn to
+ * do so.  0: look; 1: `fd` is readable; -EINTR: a signal has come. */
+int drive_wait(struct run *run, const struct drive *d, uint64_t until);
 
 /* For each source that has the function. */
 #define EACH_SOURCE(run, s, function) for (const struct run_source *s = (run)->with.function; s->is; s++)

@@ -302,3 +302,45 @@ int soft_ack_cq_events(struct rnic_cq *cq, unsigned n, struct rnic_err *err) {
     int rc = dev_check_alive(dev_of(cq->ctx), err);
     return rc ? rc : cq_ack((struct cq *)cq, n, err);
 }
+
+/* ---------------------------------------------------------------- who waits, drives */
+
+struct queues {
+    struct rnic_cq *const *cq;
+    int n;
+};
+
+static bool have_some(const void *of) {
+    const struct queues *q = of;
+    bool any = false;
+    for (int i = 0; i < q->n; i++)
+        any |= !cq_empty((struct cq *)q->cq[i]);
+    return any;
+}
+
+static void arm_queues(const void *of, bool armed) {
+    const struct queues *q = of;
+    for (int i = 0; i < q->n; i++) {
+        if (armed)
+            cq_arm((struct cq *)q->cq[i], false);
+        else
+            atomic_store(&((struct cq *)q->cq[i])->armed, CQ_NOT_ARMED);
+    }
+}
+
+int soft_wait_cq(struct rnic_cq *const *cq, int n, int fd, uint64_t until) {
+    struct dev *dev = dev_of(cq[0]->ctx);
+    const struct queues queues = {cq, n};
+    const struct drive drive = {.fd = fd, .has = have_some, .arm = arm_queues, .of = &queues};
+    return atomic_load(&dev->dead) ? 0 : drive_wait(&dev->run, &drive, until);
+}
+
+static bool has_event(const void *of) { return channel_has((struct channel *)of); }
+
+static void leave_armed(const void *of, bool armed) { (void)of, (void)armed; }
+
+int soft_wait_channel(struct rnic_comp_channel *ch, uint64_t until) {
+    struct dev *dev = dev_of(ch->ctx);
+    const struct drive drive = {.fd = ch->fd, .has = has_event, .arm = leave_armed, .of = ch};
+    return atomic_load(&dev->dead) ? 0 : drive_wait(&dev->run, &drive, until);
+}

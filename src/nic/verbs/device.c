@@ -295,14 +295,7 @@ static const struct rnic_ext_cm cm = {
     .watch_service = soft_cm_watch_service,
 };
 static const struct rnic_ext_now now = {.post_send = soft_post_send_now, .poll_cq = soft_poll_cq_now};
-static bool has_some(const void *cq) { return !cq_empty((struct cq *)cq); }
-
-static int soft_drive(struct rnic_context *ctx, int fd, struct rnic_cq *cq, uint64_t until) {
-    struct dev *dev = dev_of(ctx);
-    return atomic_load(&dev->dead) ? -EAGAIN : engine_drive(&dev->run, fd, has_some, cq, until);
-}
-
-static const struct rnic_ext_drive drive = {.wait = soft_drive};
+static const struct rnic_ext_drive drive = {.wait_cq = soft_wait_cq, .wait_channel = soft_wait_channel};
 static const struct rnic_ext_behind behind = {.post_send = soft_post_send_behind};
 static const struct rnic_ext_stats stats = {.query_counters = soft_query_counters, .query_qp = soft_query_qp_stats};
 static const struct rnic_ext_causes causes = {.of = soft_cause_of, .listen = soft_listen_causes};

@@ -759,34 +759,44 @@ cdef class Machine:
                 if now_ns() >= until * 1e9:
                     return False
             elif self.look_for() <= 0:
-                rc = self.sleep(self.sleeps_until(until))
-                if rc == 0 or self.busy or (rc == 1 and not self.quiet()):
+                if not self.sleep(self.sleeps_until(until)):
                     return False
-                if rc == 1:
-                    self.arm()      # whoever waits for the descriptor next has its event
                 self.note_wait()
         return not self.has_news()
 
-    cdef int sleep(self, double until) except -1:
-        """Sleep until the channel has an event (1), or the queue a completion (2), or until a time (0).
+    cdef bint sleep(self, double until) except -1:
+        """Sleep until there may be a completion; False: Python has something to see to, or the time has come."""
+        cdef bint event, drives = self.drive is not NULL
+        if not drives and not self.armed:
+            self.arm()
+            return True
+        if drives:
+            event = self.drive_until(until)
+        else:
+            event = is_readable(self.cq.channel, self.cq.channel.p.fd, until, "recv")
+        if self.busy or not event:
+            return drives and not self.busy and now_ns() < until * 1e9
+        self.armed = True
+        if not self.quiet():
+            return False
+        if not drives:
+            self.arm()      # whoever waits for the descriptor next has its event
+        return True
 
-        The device's work is done meanwhile, unless another thread does.
-        """
-        cdef int rc = 0, fd = self.cq.channel.p.fd
-        cdef int64_t end, due = INT64_MAX if until > 1e9 else <int64_t>(until * 1e9)
-        while self.drive is not NULL and rc != -EAGAIN:
-            end = now_ns() + LONGEST_NS
-            self.cq.channel.calls += 1
-            with nogil:
-                rc = self.drive.wait(self.qp.ctx.p, fd, self.cq.p, <uint64_t>(end if end < due else due))
-            self.cq.channel.calls -= 1
-            PyErr_CheckSignals()
-            if rc > 0 or (rc == 0 and now_ns() >= due):
-                return rc
-        if self.armed:
-            return is_readable(self.cq.channel, fd, until, "recv")
-        self.arm()
-        return 2
+    cdef bint drive_until(self, double until) except -1:
+        """Sleep, and do the device's work meanwhile; whether the channel may have an event.  A sleep may end early."""
+        cdef int rc
+        cdef int64_t due = now_ns() + LONGEST_NS
+        cdef rnic_cq **queues = [self.cq.p, self.recv_cq.p]
+        if until * 1e9 < due:
+            due = <int64_t>(until * 1e9)
+        self.cq.channel.calls += 1
+        self.armed = False
+        with nogil:
+            rc = self.drive.wait_cq(queues, 2, self.cq.channel.p.fd, <uint64_t>due)
+        self.cq.channel.calls -= 1
+        PyErr_CheckSignals()
+        return rc > 0
 
     cdef bint has_come(self) except -1:
         if self.awaits == OUTCOME:

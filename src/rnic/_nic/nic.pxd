@@ -682,7 +682,8 @@ cdef extern from "nic.h" nogil:
         int (*poll_cq)(rnic_cq *, int, rnic_wc *) noexcept nogil
 
     struct rnic_ext_drive:
-        int (*wait)(rnic_context *, int, rnic_cq *, uint64_t) noexcept nogil
+        int (*wait_cq)(rnic_cq **, int, int, uint64_t) noexcept nogil
+        int (*wait_channel)(rnic_comp_channel *, uint64_t) noexcept nogil
 
     struct rnic_ext_behind:
         bint (*post_send)(rnic_qp *, const rnic_send_wr *) noexcept nogil

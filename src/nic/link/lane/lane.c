@@ -29,7 +29,6 @@
 #define PARTIES 16 /* in so many ns, of somebody who is a stranger: addresses do not change so often */
 #define PARTIES_NS 16000000000ull
 #define WAKES 65536 /* asked for and not come yet: more than a socket holds */
-#define MESSAGES 16 /* read at a time: wake-ups, mostly */
 
 enum lane_message_type { LANE_HELLO = 1, LANE_WELCOME, LANE_READY, LANE_WAKE, LANE_PARTY };
 
@@ -487,10 +486,10 @@ static int hear(struct lane *l, const struct lane_self *self) {
     return good ? 1 : -1;
 }
 
-bool lane_listen_to(struct lane *l, const struct lane_self *self) {
+bool lane_listen_to(struct lane *l, const struct lane_self *self, int most) {
     enum lane_state before = l->state;
     int rc = 1;
-    for (int i = 0; i < MESSAGES && rc == 1 && l->fd >= 0; i++)
+    for (int i = 0; i < most && rc == 1 && l->fd >= 0; i++)
         rc = hear(l, self);
     if (rc < 0)
         lane_hang_up(l);

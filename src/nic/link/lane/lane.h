@@ -94,8 +94,9 @@ int lane_ask(struct lane **out, uint32_t slot, const struct lane_self *self, con
              uint64_t now);
 /* Somebody who has connected; NULL: nobody. */
 struct lane *lane_answer(int listener, const struct lane_shared *shared, uint64_t now);
-/* Takes what the other end says. True: the state has changed. */
-bool lane_listen_to(struct lane *l, const struct lane_self *self);
+/* Takes what the other end says, so many messages of it at most. True: the state has changed. */
+bool lane_listen_to(struct lane *l, const struct lane_self *self, int most);
+#define LANE_ALL 16 /* messages at a time: wake-ups, mostly */
 /* Hangs up: LANE_DOWN. */
 void lane_hang_up(struct lane *l);
 void lane_free(struct lane *l);
