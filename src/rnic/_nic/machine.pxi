@@ -146,10 +146,7 @@ cdef enum:
     STAGES = 262144         # bytes for such copies
     LONGEST_NS = 250000000  # a signal that comes just ahead of a sleep does not end the sleep, which therefore is short
     ROUNDS = 4              # how often one step looks again, so that a busy peer does not keep a loop from other work
-    MOST_MISSES = 64
-    MOST_SOON = 8           # looks that are left out while messages come soon, but not soon enough
     LARGE = 4096            # bytes that are copied without the GIL
-    WORTH = 4               # what came so soon, in times of `spin`, is worth a look the next time
 
 cdef enum:                  # what a call waits for
     ANY_MESSAGE
@@ -344,9 +341,7 @@ cdef class Machine:
     cdef uint32_t taken_out     # how many were taken out there
     cdef public uint32_t told   #: Somebody has seen to so many of `released`.
     cdef bint failing           # step() has told of a work request that failed
-    cdef int64_t since          # when it was last looked in vain
-    cdef int64_t spin           # ns
-    cdef int misses, rest       # looks in vain, one after the other; looks that are left out because of them
+    cdef Spin spin
     cdef readonly bint armed    #: The queue was armed: its channel has an event, or will.
     cdef public object hand     #: The message that take() has taken, until somebody puts None here.
     cdef readonly uint64_t tag  #: Its tag.
@@ -379,7 +374,7 @@ cdef class Machine:
         self.failed_ones, self.staged, self.old = [], [], []
         self.queued = deque()
         self.shared, self.withdrawn, self.leaving = {}, set(), []
-        self.spin = <int64_t>(spin * 1e9)
+        self.spin = Spin(spin)
         self.drive = <const rnic_ext_drive *>rnic_extension(qp.ctx.p, RNIC_EXT_DRIVE)
         self.p = msg_open(&config, &memory, &hooks, qp.p, cq.p, recv_cq.p)
         if self.p is NULL:
@@ -531,37 +526,38 @@ cdef class Machine:
         self.need("poll_cq")
         if spin is None:
             return self.look_for() > 0
-        return self.look_until(now_ns() + <int64_t>(<double>spin * 1e9)) > 0
+        return self.look_until(<int64_t>(<double>spin * 1e9)) > 0
 
-    cdef int look_for(self):
-        cdef int got
-        if self.rest > 0:
-            self.rest -= 1
+    cdef int look_for(self) except? -1:
+        cdef int64_t began = now_ns(), spin = self.spin.now(began)
+        if spin == 0:
             return 0
-        got = self.look_until(now_ns() + self.spin)
-        self.misses = 0 if got else min(2 * self.misses + 1, MOST_MISSES)
-        self.rest = self.misses
-        if got == 0:
-            self.since = now_ns()
+        got = self.look_until(spin)
+        self.spin.note(got != 0, began, now_ns())
         return got
 
-    cdef int look_until(self, int64_t until):
+    cdef int look_until(self, int64_t spin) except? -1:
         cdef int got
+        cdef int64_t before = now_ns(), now = before, until = before + spin
         self.busy = True
         self.enter()
         with nogil:
             got = msg_poll(self.p)
-            while got == 0 and now_ns() < until:
+            while got == 0 and now < until:
+                before = now
                 got = msg_poll(self.p)
+                now = now_ns()
+                if now - before > AWAY_NS:
+                    break
         self.leave()
         self.busy = False
+        if now - before > AWAY_NS:
+            self.spin.note_away(now)
         return got
 
     def note_wait(self):
         """Note the end of a wait; if it was short, look for longer the next time."""
-        if now_ns() - self.since < WORTH * self.spin:
-            self.misses = min(self.misses, MOST_SOON)
-            self.rest = min(self.rest, MOST_SOON)
+        self.spin.note_wait()
 
     cpdef int arm(self) except -1:
         """Have the channel, or both channels, tell of the next completion."""
@@ -759,9 +755,9 @@ cdef class Machine:
                 if now_ns() >= until * 1e9:
                     return False
             elif self.look_for() <= 0:
-                if not self.sleep(self.sleeps_until(until)):
+                if now_ns() >= until * 1e9 or not self.sleep(self.sleeps_until(until)):
                     return False
-                self.note_wait()
+                self.spin.note_wait()
         return not self.has_news()
 
     cdef bint sleep(self, double until) except -1:

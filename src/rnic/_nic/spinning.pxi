@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+# Whether a look for completions before a sleep pays: only where a processor is free for it.
+
+cdef enum:
+    MOST_MISSES = 64
+    MOST_SOON = 8           # looks that are left out while messages come soon, but not soon enough
+    WORTH = 4               # what came so soon, in times of `spin`, is worth a look the next time
+    AWAY_NS = 500000        # who looks and was away for so long, had no processor: others want it
+    CROWDED_NS = 100000000  # which is believed for so long, and up to so many times as long if it stays so
+    MOST_CROWDED = 16
+    COUNTED_NS = 1000000000 # between two looks at how many processors there are
+
+
+cdef double the_quota = -1  # processors that the control group allows; 0: no limit, -1: not known yet
+
+
+def cgroup_quota(root="/sys/fs/cgroup", own="/proc/self/cgroup"):
+    """How many processors' time the control groups of this process allow (cgroups(7), cpu.max); 0: there is no limit."""
+    least = 0.0
+    try:
+        with open(own) as groups:
+            paths = {line.rstrip().split(":", 2)[1]: line.rstrip().split(":", 2)[2] for line in groups}
+        at = paths.get("")
+        while at is not None:
+            try:
+                with open(f"{root}{at.rstrip('/')}/cpu.max") as limit:
+                    most, period = limit.read().split()
+                if most != "max":
+                    least = min(least or float("inf"), float(most) / float(period))
+            except (OSError, ValueError):
+                pass
+            at = at.rpartition("/")[0] if at not in ("", "/") else None
+    except (OSError, ValueError, IndexError):
+        pass
+    return least
+
+
+def processors():
+    """How many processors this process may use at once: by its affinity (sched_getaffinity(2)) and control group."""
+    global the_quota
+    if the_quota < 0:
+        the_quota = cgroup_quota()
+    allowed = len(os.sched_getaffinity(0))
+    return max(1, min(allowed, int(the_quota))) if the_quota else allowed
+
+
+@cython.final
+cdef class Spin:
+    """How long a machine looks for completions before its program sleeps.
+
+    Not at all with one processor. Otherwise it learns: from looks in vain, and from looks during which somebody else had
+    the processor.
+    """
+
+    cdef readonly int64_t most  # ns
+    cdef int misses, rest       # looks in vain, one after the other; looks that are left out because of them
+    cdef int64_t since          # when the last look has ended in vain
+    cdef int64_t counted_at     # processors; and whether there are more than one
+    cdef bint several
+    cdef int64_t crowded_until
+    cdef int crowded            # so many times as long the next time
+
+    def __cinit__(self, double seconds):
+        self.most, self.crowded = <int64_t>(seconds * 1e9), 1
+
+    cdef int64_t now(self, int64_t now) except -1:
+        """How long to look this time."""
+        if self.most == 0 or now < self.crowded_until:
+            return 0
+        if now >= self.counted_at:
+            self.several, self.counted_at = processors() > 1, now + COUNTED_NS
+        if self.rest > 0:
+            self.rest -= 1
+            return 0
+        return self.most if self.several else 0
+
+    cdef int note(self, bint found, int64_t began, int64_t now) except -1:
+        """A look has ended."""
+        self.misses = 0 if found else min(2 * self.misses + 1, MOST_MISSES)
+        self.rest = self.misses
+        if not found:
+            self.since = now
+        return 0
+
+    cdef int note_away(self, int64_t now) except -1:
+        """Somebody else has had the processor meanwhile."""
+        if now > self.crowded_until + self.crowded * CROWDED_NS:
+            self.crowded = 1
+        self.crowded_until = now + self.crowded * CROWDED_NS
+        self.crowded = min(2 * self.crowded, MOST_CROWDED)
+        return 0
+
+    cdef int note_wait(self) except -1:
+        """The sleep has ended; if it was short, it is worth a look the next time."""
+        if now_ns() - self.since < WORTH * self.most:
+            self.misses = min(self.misses, MOST_SOON)
+            self.rest = min(self.rest, MOST_SOON)
+        return 0
