@@ -15,6 +15,8 @@
 
 #include "run/run.h"
 
+#define LEAVES_US 50 /* between two looks whether all have left */
+
 enum { SLEEP_FD, SLEEP_OTHER, SLEEP_FDS };
 
 /* 0: something has come, or the time has; 1: to `fd`; -EINTR. */
@@ -72,7 +74,7 @@ static uint64_t pass(struct run *run, const struct drive *d, bool come) {
 static int drive(struct run *run, const struct drive *d, uint64_t until) {
     uint64_t due = pass(run, d, false);
     int rc = 0;
-    while (!d->has(d->of) && !rc && run_clock() < until) {
+    while (!d->has(d->of) && !rc && !atomic_load(&run->closes) && run_clock() < until) {
         rc = due ? sleep_on(d->fd, run->busy_fd, due < until ? due : until) : 0;
         due = pass(run, d, true);
     }
@@ -92,9 +94,9 @@ static int wait_for_turn(struct run *run, const struct drive *d, uint64_t until)
     return rc;
 }
 
-int drive_wait(struct run *run, const struct drive *d, uint64_t until) {
+static int wait_for(struct run *run, const struct drive *d, uint64_t until) {
     int rc = 0;
-    while (!rc && !d->has(d->of) && run_clock() < until) {
+    while (!rc && !d->has(d->of) && !atomic_load(&run->closes) && run_clock() < until) {
         if (!begin(run)) {
             rc = wait_for_turn(run, d, until);
             continue;
@@ -104,4 +106,21 @@ int drive_wait(struct run *run, const struct drive *d, uint64_t until) {
     }
     d->arm(d->of, false);
     return rc;
+}
+
+int drive_wait(struct run *run, const struct drive *d, uint64_t until) {
+    atomic_fetch_add(&run->inside, 1);
+    int rc = atomic_load(&run->closes) ? 0 : wait_for(run, d, until);
+    atomic_fetch_sub(&run->inside, 1);
+    return rc;
+}
+
+void drive_end(struct run *run) {
+    uint64_t all = 1 << 20;
+    atomic_store(&run->closes, true);
+    if (!atomic_load(&run->inside))
+        return;
+    engine_watch_turns(run);
+    while (syscall(SYS_write, run->turn_fd, &all, sizeof all) == sizeof all && atomic_load(&run->inside))
+        usleep(LEAVES_US);
 }

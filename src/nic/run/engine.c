@@ -77,6 +77,8 @@ void engine_leave(struct run *run) {
         arm(run, SLEEPER_DRIVER);
 }
 
+void engine_watch_turns(struct run *run) { epoll_set(run->busy_fd, run->turn_fd, EPOLLIN); }
+
 void engine_wake(struct run *run) {
     uint64_t one = 1;
     if (syscall(SYS_write, run->wake_fd, &one, sizeof one) < 0) /* the counter is full: it is awake */
@@ -367,6 +369,7 @@ int engine_start(struct run *run, struct rnic_err *err) {
 }
 
 void engine_stop(struct run *run) {
+    drive_end(run);
     if (run->thread_runs) {
         atomic_store(&run->stop, true);
         engine_wake(run);

@@ -112,6 +112,8 @@ struct run {
     _Atomic uint32_t drives;     /* how many have */
     _Atomic uint32_t waiters;    /* threads that wait as well; turn_fd: and drive next */
     int turn_fd;
+    _Atomic uint32_t inside;     /* threads in drive_wait(), */
+    _Atomic bool closes;         /* which they are to leave */
     uint32_t seen_drives, lasting; /* the engine's own: looks in a row that have found the same thread waiting; */
     bool moves;                    /* threads have come and gone since the last look */
     _Atomic bool stop;
@@ -201,6 +203,7 @@ void engine_wake_for(struct run *run, uint64_t deadline); /* when it would sleep
 uint64_t engine_late(const struct run *run, uint64_t now);
 /* The program looks for progress itself, or a thread of it drives (drive.c): the busy set is that one's.  Under the lock. */
 void engine_leave(struct run *run);
+void engine_watch_turns(struct run *run); /* also whoever drives sleeps on turn_fd */
 void engine_take_over(struct run *run); /* the application is going to wait: sockets are the engine's again */
 
 #define ENGINE_LOOKS_NS 500000 /* how often the engine looks up while a program does its work */
@@ -215,6 +218,9 @@ struct drive {
 /* Waits until it is there or `fd` is readable, or until a time, and does the engine's work meanwhile, or waits for its turn to
  * do so.  0: look; 1: `fd` is readable; -EINTR: a signal has come. */
 int drive_wait(struct run *run, const struct drive *d, uint64_t until);
+
+/* The device closes: whoever waits leaves, and nobody waits any more. */
+void drive_end(struct run *run);
 
 /* For each source that has the function. */
 #define EACH_SOURCE(run, s, function) for (const struct run_source *s = (run)->with.function; s->is; s++)

@@ -181,7 +181,9 @@ int soft_close_all(struct rnic_context *ctx, struct rnic_err *err) {
     if (!rc)
         listeners_close_all(&dev->host);
     dev_unlock(dev);
-    if (!rc)
+    if (!rc) {
+        drive_end(&dev->run);
         rc = end_objects(dev, err);
+    }
     return rc ? rc : device_close(ctx);
 }
