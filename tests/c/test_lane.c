@@ -96,11 +96,11 @@ static void connect_both(void) {
     CHECK_EQ(ends[0]->state, LANE_ASKING);
     CHECK((ends[1] = lane_answer(listener, &of_both, now + 5)) != NULL);
     CHECK_EQ(ends[1]->state, LANE_CALLED);
-    CHECK(lane_listen_to(ends[1], &self[1]));
+    CHECK(lane_listen_to(ends[1], &self[1], LANE_ALL));
     CHECK_EQ(ends[1]->state, LANE_ANSWERED);
-    CHECK(lane_listen_to(ends[0], &self[0]));
+    CHECK(lane_listen_to(ends[0], &self[0], LANE_ALL));
     CHECK_EQ(ends[0]->state, LANE_UP);
-    CHECK(lane_listen_to(ends[1], &self[1]));
+    CHECK(lane_listen_to(ends[1], &self[1], LANE_ALL));
     CHECK_EQ(ends[1]->state, LANE_UP);
 }
 
@@ -181,7 +181,7 @@ static void two_of_one_user_know_each_other(void) {
         CHECK(!trusted || fcntl(l->file, F_GETFD) == FD_CLOEXEC);
         CHECK_EQ(fcntl(l->fd, F_GETFD), FD_CLOEXEC);
         CHECK(fcntl(l->fd, F_GETFL) & O_NONBLOCK);
-        CHECK(!lane_listen_to(l, &self[i]));
+        CHECK(!lane_listen_to(l, &self[i], LANE_ALL));
         CHECK_EQ(l->state, LANE_UP);
     }
     CHECK(lane_answer(listener, &of_both, now) == NULL);
@@ -244,9 +244,9 @@ static void descriptors_that_are_passed_may_be_0(void) {
     CHECK_EQ(lane_ask(&ends[0], slots[1].number, &self[0], &of_both, now), 0);
     CHECK((ends[1] = lane_answer(listener, &of_both, now)) != NULL);
     close(0);
-    CHECK(lane_listen_to(ends[1], &self[1])); /* the memory, which is mapped and closed */
+    CHECK(lane_listen_to(ends[1], &self[1], LANE_ALL)); /* the memory, which is mapped and closed */
     CHECK(fcntl(0, F_GETFD) < 0);
-    CHECK(lane_listen_to(ends[0], &self[0])); /* the file, which stays */
+    CHECK(lane_listen_to(ends[0], &self[0], LANE_ALL)); /* the file, which stays */
     CHECK(!trusted || (ends[0]->file == 0 && same_file(0, self[1].file)));
     lane_free(ends[0]);
     ends[0] = NULL;
@@ -440,7 +440,7 @@ static void a_full_ring_holds_its_writer_until_there_is_room(void) {
     lane_taken(ends[1]);
     char byte;
     CHECK(recv(ends[0]->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 1); /* it is told */
-    CHECK(!lane_listen_to(ends[0], &self[0]) && ends[0]->state == LANE_UP);
+    CHECK(!lane_listen_to(ends[0], &self[0], LANE_ALL) && ends[0]->state == LANE_UP);
     CHECK(lane_unstick(ends[0]) && !ends[0]->link.full);
     CHECK(fill(ends[0]) > 0);
     end();
@@ -459,7 +459,7 @@ static void a_reader_that_sleeps_is_woken_once(void) {
     CHECK(ring_may_sleep(&ends[1]->in));
     put_byte(ends[0], 1, 16);
     lane_flush(ends[0]);
-    CHECK(!lane_listen_to(ends[1], &self[1]) && ends[1]->state == LANE_UP);
+    CHECK(!lane_listen_to(ends[1], &self[1], LANE_ALL) && ends[1]->state == LANE_UP);
     CHECK(recv(ends[1]->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0);
     end();
 }
@@ -522,10 +522,10 @@ static void what_goes_to_one_that_has_gone_is_lost(void) {
     CHECK_EQ(counters.value[RNIC_CNT_tx_errors], 1);
     lane_flush(ends[0]);
     CHECK(lane_unstick(ends[0]));
-    CHECK(!lane_listen_to(ends[0], &self[0]));
+    CHECK(!lane_listen_to(ends[0], &self[0], LANE_ALL));
     lane_tell(ends[0], &self[0]);
     lane_tell(ends[1], &self[1]); /* which does not know yet; no signal comes of it */
-    CHECK(lane_listen_to(ends[1], &self[1]));
+    CHECK(lane_listen_to(ends[1], &self[1], LANE_ALL));
     CHECK(ends[1]->state == LANE_DOWN && ends[1]->fd == -1);
     end();
 }
@@ -534,7 +534,7 @@ static void who_goes_without_having_read_has_gone_as_well(void) {
     open_both();
     lane_tell(ends[1], &self[1]);
     lane_hang_up(ends[0]);
-    CHECK(lane_listen_to(ends[1], &self[1]));
+    CHECK(lane_listen_to(ends[1], &self[1], LANE_ALL));
     CHECK_EQ(ends[1]->state, LANE_DOWN);
     end();
 }
@@ -557,7 +557,7 @@ static void who_becomes_more_says_so(void) {
     self[0].party.slots[self[0].party.nslots++] = further.number;
     self[0].party.addresses[self[0].party.naddresses++] = v4(1);
     lane_tell(ends[0], &self[0]);
-    CHECK(!lane_listen_to(ends[1], &self[1]));
+    CHECK(!lane_listen_to(ends[1], &self[1], LANE_ALL));
     CHECK(!memcmp(&ends[1]->peer, &self[0].party, sizeof self[0].party));
     slot_release(&further);
     end();
@@ -606,7 +606,7 @@ static void a_stranger_says_who_it_is_16_times_in_16_seconds(void) {
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < 16; i++) {
             lane_tell(ends[0], &self[0]);
-            (void)lane_listen_to(ends[1], &self[1]);
+            (void)lane_listen_to(ends[1], &self[1], LANE_ALL);
             CHECK_EQ(ends[1]->state, LANE_UP);
         }
         now += 16 * SECOND + 1;
@@ -614,7 +614,7 @@ static void a_stranger_says_who_it_is_16_times_in_16_seconds(void) {
     now -= 16 * SECOND + 1;
     now += 16 * SECOND; /* not quite */
     lane_tell(ends[0], &self[0]);
-    CHECK(lane_listen_to(ends[1], &self[1]));
+    CHECK(lane_listen_to(ends[1], &self[1], LANE_ALL));
     CHECK_EQ(ends[1]->state, LANE_DOWN);
     end();
 }
@@ -633,12 +633,12 @@ static void a_stranger_wakes_nobody_who_has_not_asked_for_it(void) {
         for (int i = 0; i < 3; i++) {
             CHECK(ring_may_sleep(&ends[1]->in) && ring_has_room(&ends[1]->out));
             wake(ends[0]);
-            CHECK(!lane_listen_to(ends[1], &self[1]));
+            CHECK(!lane_listen_to(ends[1], &self[1], LANE_ALL));
             wake(ends[0]);
-            CHECK(!lane_listen_to(ends[1], &self[1]));
+            CHECK(!lane_listen_to(ends[1], &self[1], LANE_ALL));
         }
         wake(ends[0]);
-        CHECK_EQ(lane_listen_to(ends[1], &self[1]), !trusted);
+        CHECK_EQ(lane_listen_to(ends[1], &self[1], LANE_ALL), !trusted);
         CHECK_EQ(ends[1]->state, trusted ? LANE_UP : LANE_DOWN);
         end();
     }
@@ -692,7 +692,7 @@ static void of_a_slot_that_is_known_nobody_is_asked_again(void) {
     self[0].party.naddresses = 0;
     lane_tell(ends[0], &self[0]);
     refuses = ENOBUFS;
-    (void)lane_listen_to(ends[1], &self[1]);
+    (void)lane_listen_to(ends[1], &self[1], LANE_ALL);
     refuses = 0;
     CHECK_EQ(ends[1]->state, LANE_UP);
     CHECK_EQ(ends[1]->peer.naddresses, 0);
@@ -708,7 +708,7 @@ static void without_descriptors_nobody_can_tell(void) {
     enum lane_answer answer = lane_owns(ends[0], slots[0].number);
     int fd = lane_listen(slots[0].number);
     lane_tell(ends[0], &self[0]);
-    bool changed = lane_listen_to(ends[1], &self[1]); /* what was known stays true */
+    bool changed = lane_listen_to(ends[1], &self[1], LANE_ALL); /* what was known stays true */
     CHECK_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
     CHECK_EQ(answer, LANE_CANNOT_TELL);
     CHECK_EQ(fd, -EMFILE);
@@ -794,7 +794,7 @@ static enum lane_state answer_to(const struct message *m, size_t n, int pass) {
     struct lane *l = lane_answer(listener, &of_both, now);
     CHECK(l != NULL);
     tell(fd, m, n, pass);
-    (void)lane_listen_to(l, &self[1]);
+    (void)lane_listen_to(l, &self[1], LANE_ALL);
     enum lane_state state = l->state;
     lane_free(l);
     close(fd);
@@ -813,7 +813,7 @@ static void without_a_list_of_addresses_nobody_can_tell(void) {
     self[0].party.naddresses = 0;
     no_addresses = true;
     lane_tell(ends[0], &self[0]);
-    bool changed = lane_listen_to(ends[1], &self[1]);
+    bool changed = lane_listen_to(ends[1], &self[1], LANE_ALL);
     lane_look_again(ends[1]);
     struct message m = saying(HELLO);
     enum lane_state state = answer_to(&m, ALL, SOUND);
@@ -887,7 +887,7 @@ static void what_comes_out_of_turn_is_hung_up_on(void) {
             check_note("message %d in state %d", m.type, from[k]);
             ends[1]->state = from[k];
             tell(ends[0]->fd, &m, party ? ALL : HEAD, m.type == HELLO ? SOUND : -1);
-            (void)lane_listen_to(ends[1], &self[1]);
+            (void)lane_listen_to(ends[1], &self[1], LANE_ALL);
             CHECK_EQ(ends[1]->state, cases[i].when[k]);
             end();
         }
@@ -901,7 +901,7 @@ static void sixteen_messages_are_read_at_a_time(void) {
     int left = 0;
     for (int i = 0; i < 40; i++)
         tell(ends[0]->fd, &m, HEAD, -1);
-    CHECK(!lane_listen_to(ends[1], &self[1]));
+    CHECK(!lane_listen_to(ends[1], &self[1], LANE_ALL));
     while (recv(ends[1]->fd, &m, HEAD, MSG_DONTWAIT) > 0)
         left++;
     CHECK_EQ(left, 24);

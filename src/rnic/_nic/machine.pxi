@@ -406,6 +406,9 @@ cdef class Machine:
 
     cdef int need(self, str what) except -1:
         self.alone(what)
+        return self.need_all(what)
+
+    cdef int need_all(self, str what) except -1:
         if not (self.qp.live and self.cq.live and self.recv_cq.live and self.mr.live):
             raise VerbsError(EINVAL, "the connection has been given back", what)
         return 0
@@ -787,11 +790,14 @@ cdef class Machine:
         if until * 1e9 < due:
             due = <int64_t>(until * 1e9)
         self.cq.channel.calls += 1
+        self.enter()
         self.armed = False
         with nogil:
             rc = self.drive.wait_cq(queues, 2, self.cq.channel.p.fd, <uint64_t>due)
+        self.leave()
         self.cq.channel.calls -= 1
         PyErr_CheckSignals()
+        self.need_all("recv")
         return rc > 0
 
     cdef bint has_come(self) except -1:
