@@ -85,13 +85,13 @@ struct rnic_ext_now {
 
 #define RNIC_EXT_DRIVE "rnic.drive/1"
 
-/* The device's work is done meanwhile: no other thread needs to wake.  until: ns of CLOCK_MONOTONIC.  Both return at the latest
- * then, or when a signal has come: the caller looks whether what it waits for is there. */
+/* The device's work is done meanwhile: no other thread needs to wake.  until: ns of CLOCK_MONOTONIC.  0: look whether what the
+ * caller waits for is there, or the time has come; 1: the channel may have an event; -EINTR: a signal has come; -EAGAIN: the
+ * device has failed, and the caller waits for the descriptor itself. */
 struct rnic_ext_drive {
-    /* Until one of the queues has a completion, or `fd`, their channel's, is readable.  They are not armed behind it. 1: the
-     * channel may have an event */
+    /* Until one of the queues has a completion, or `fd`, their channel's, is readable.  They are not armed behind it. */
     int (*wait_cq)(struct rnic_cq *const *cq, int n, int fd, uint64_t until);
-    int (*wait_channel)(struct rnic_comp_channel *ch, uint64_t until); /* until it has an event. -EINTR: a signal */
+    int (*wait_channel)(struct rnic_comp_channel *ch, uint64_t until); /* until it has an event */
 };
 
 /* ---------------------------------------------------------------- small requests together */

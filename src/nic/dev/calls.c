@@ -45,6 +45,7 @@ void device_fail(struct dev *dev) {
         qpn_each(&dev->host, end_work_queues);
     net_fail(&dev->net);
     event_end(&dev->nic.events);
+    drive_stop(&dev->run);
     for (struct listed *ch = dev->objects.of[KIND_CHANNEL].first; ch; ch = ch->next)
         sleepers_wake(&LISTED_IN(struct channel, listed, ch)->sleepers);
 }

@@ -9,6 +9,7 @@
  */
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -17,15 +18,23 @@
 
 #define LEAVES_US 50 /* between two looks whether all have left */
 
-enum { SLEEP_FD, SLEEP_OTHER, SLEEP_FDS };
+enum { SLEEP_FD, SLEEP_TURN, SLEEP_BUSY, SLEEP_FDS };
 
-/* 0: something has come, or the time has; 1: to `fd`; -EINTR. */
-static int sleep_on(int fd, int other, uint64_t until) {
-    struct pollfd fds[SLEEP_FDS] = {{.fd = fd, .events = POLLIN}, {.fd = other, .events = POLLIN}};
-    uint64_t now = run_clock(), ns = until > now ? until - now : 0;
+/* 0: something has come for the device, or the time has, or the thread that drives has changed; 1: to `fd`; -EINTR. */
+static int sleep_on(struct run *run, int fd, bool drives, uint64_t until) {
+    struct pollfd fds[SLEEP_FDS] = {{.fd = fd, .events = POLLIN}, /* poll(2) leaves out what is negative */
+                                    {.fd = run->turn_fd, .events = POLLIN},
+                                    {.fd = drives ? run->busy_fd : -1, .events = POLLIN}};
+    uint64_t now = run_clock(), ns = until > now ? until - now : 0, turn;
     struct timespec ts = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
     int n = ppoll(fds, SLEEP_FDS, until == NEVER ? NULL : &ts, NULL);
-    return n < 0 ? -EINTR : n > 0 && fds[SLEEP_FD].revents;
+    if (n < 0)
+        return -EINTR;
+    if (n == 0 || fds[SLEEP_FD].revents)
+        return n > 0;
+    if (fds[SLEEP_TURN].revents && syscall(SYS_read, run->turn_fd, &turn, sizeof turn) < 0)
+        return 0; /* another one's turn */
+    return 0;
 }
 
 /* ---------------------------------------------------------------- one that drives */
@@ -42,7 +51,7 @@ static void end(struct run *run) {
     atomic_store(&run->driven, false);
     uint64_t one = 1;
     if (atomic_load(&run->waiters) && syscall(SYS_write, run->turn_fd, &one, sizeof one) < 0)
-        return; /* cannot be: the counter is full */
+        return;                                                               /* cannot be: the counter is full */
     engine_wake_for(run, atomic_load(&run->driven_at) + 3 * ENGINE_LOOKS_NS); /* it sleeps for long */
 }
 
@@ -75,7 +84,7 @@ static int drive(struct run *run, const struct drive *d, uint64_t until) {
     uint64_t due = pass(run, d, false);
     int rc = 0;
     while (!d->has(d->of) && !rc && !atomic_load(&run->closes) && run_clock() < until) {
-        rc = due ? sleep_on(d->fd, run->busy_fd, due < until ? due : until) : 0;
+        rc = due ? sleep_on(run, d->fd, true, due < until ? due : until) : 0;
         due = pass(run, d, true);
     }
     return rc;
@@ -84,43 +93,66 @@ static int drive(struct run *run, const struct drive *d, uint64_t until) {
 /* ---------------------------------------------------------------- one that waits for its turn */
 
 static int wait_for_turn(struct run *run, const struct drive *d, uint64_t until) {
-    uint64_t count;
-    atomic_fetch_add(&run->waiters, 1);
     d->arm(d->of, true);
-    int rc = d->has(d->of) || !atomic_load(&run->driven) ? 0 : sleep_on(d->fd, run->turn_fd, until);
+    return d->has(d->of) || !atomic_load(&run->driven) ? 0 : sleep_on(run, d->fd, false, until);
+}
+
+/* ---------------------------------------------------------------- a thread comes and goes */
+
+struct inside {
+    struct run *run;
+    const struct drive *d;
+    bool drives, waits;
+};
+
+static int wait_once(struct inside *in, uint64_t until) {
+    struct run *run = in->run;
+    int rc;
+    if ((in->drives = begin(run))) {
+        rc = drive(run, in->d, until);
+        in->drives = false;
+        end(run);
+        return rc;
+    }
+    atomic_fetch_add(&run->waiters, 1);
+    in->waits = true;
+    rc = wait_for_turn(run, in->d, until);
+    in->waits = false;
     atomic_fetch_sub(&run->waiters, 1);
-    if (rc == 0 && syscall(SYS_read, run->turn_fd, &count, sizeof count) < 0)
-        return 0; /* it is another one's turn */
     return rc;
 }
 
-static int wait_for(struct run *run, const struct drive *d, uint64_t until) {
-    int rc = 0;
-    while (!rc && !d->has(d->of) && !atomic_load(&run->closes) && run_clock() < until) {
-        if (!begin(run)) {
-            rc = wait_for_turn(run, d, until);
-            continue;
-        }
-        rc = drive(run, d, until);
-        end(run);
-    }
-    d->arm(d->of, false);
-    return rc;
+/* Also when the thread is cancelled while it sleeps. */
+static void leave(void *arg) {
+    struct inside *in = arg;
+    if (in->drives)
+        end(in->run);
+    if (in->waits)
+        atomic_fetch_sub(&in->run->waiters, 1);
+    in->d->arm(in->d->of, false);
+    atomic_fetch_sub(&in->run->inside, 1);
 }
 
 int drive_wait(struct run *run, const struct drive *d, uint64_t until) {
+    struct inside in = {run, d, false, false};
+    int rc;
     atomic_fetch_add(&run->inside, 1);
-    int rc = atomic_load(&run->closes) ? 0 : wait_for(run, d, until);
-    atomic_fetch_sub(&run->inside, 1);
+    pthread_cleanup_push(leave, &in);
+    for (rc = atomic_load(&run->closes) ? -EAGAIN : 0;
+         !rc && !d->has(d->of) && !atomic_load(&run->closes) && run_clock() < until;)
+        rc = wait_once(&in, until);
+    pthread_cleanup_pop(true);
     return rc;
 }
 
-void drive_end(struct run *run) {
+void drive_stop(struct run *run) {
     uint64_t all = 1 << 20;
     atomic_store(&run->closes, true);
-    if (!atomic_load(&run->inside))
-        return;
-    engine_watch_turns(run);
-    while (syscall(SYS_write, run->turn_fd, &all, sizeof all) == sizeof all && atomic_load(&run->inside))
+    if (syscall(SYS_write, run->turn_fd, &all, sizeof all) < 0)
+        return; /* it is full: they leave */
+}
+
+void drive_end(struct run *run) {
+    for (drive_stop(run); atomic_load(&run->inside);)
         usleep(LEAVES_US);
 }

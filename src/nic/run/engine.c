@@ -77,8 +77,6 @@ void engine_leave(struct run *run) {
         arm(run, SLEEPER_DRIVER);
 }
 
-void engine_watch_turns(struct run *run) { epoll_set(run->busy_fd, run->turn_fd, EPOLLIN); }
-
 void engine_wake(struct run *run) {
     uint64_t one = 1;
     if (syscall(SYS_write, run->wake_fd, &one, sizeof one) < 0) /* the counter is full: it is awake */
@@ -252,7 +250,8 @@ static void look_up(struct run *run, bool input) {
         note_look(run, now, false);
         return;
     }
-    arm(run, drives(run, now) ? SLEEPER_DRIVER : SLEEPER_NONE); /* a socket may have got its first queue pair, or lost its last */
+    arm(run, drives(run, now) ? SLEEPER_DRIVER
+                              : SLEEPER_NONE); /* a socket may have got its first queue pair, or lost its last */
     source_timers(run, now);
     bool found = (input || absent) && progress(run, now, true);
     run_unlock(run);

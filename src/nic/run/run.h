@@ -104,16 +104,16 @@ struct run {
 
     pthread_t thread;
     bool thread_runs;
-    int epoll_fd, wake_fd; /* what the engine thread sleeps on, and what wakes it */
-    int busy_fd; /* the set of what completions come by, which is in epoll_fd, too */
-    enum sleeper sleeper; /* whose it is; under the lock */
-    _Atomic bool driven;         /* a thread that waits does the engine's work, see drive.c */
-    _Atomic uint64_t driven_at;  /* when the last one has left; 0: none has */
-    _Atomic uint32_t drives;     /* how many have */
-    _Atomic uint32_t waiters;    /* threads that wait as well; turn_fd: and drive next */
-    int turn_fd;
-    _Atomic uint32_t inside;     /* threads in drive_wait(), */
-    _Atomic bool closes;         /* which they are to leave */
+    int epoll_fd, wake_fd;         /* what the engine thread sleeps on, and what wakes it */
+    int busy_fd;                   /* the set of what completions come by, which is in epoll_fd, too */
+    enum sleeper sleeper;          /* whose it is; under the lock */
+    _Atomic bool driven;           /* a thread that waits does the engine's work, see drive.c */
+    _Atomic uint64_t driven_at;    /* when the last one has left; 0: none has */
+    _Atomic uint32_t drives;       /* how many have */
+    _Atomic uint32_t waiters;      /* threads that wait as well, */
+    int turn_fd;                   /* and drive next: who reads it */
+    _Atomic uint32_t inside;       /* threads in drive_wait(), */
+    _Atomic bool closes;           /* which they are to leave */
     uint32_t seen_drives, lasting; /* the engine's own: looks in a row that have found the same thread waiting; */
     bool moves;                    /* threads have come and gone since the last look */
     _Atomic bool stop;
@@ -195,7 +195,8 @@ void engine_stop(struct run *run);
 /* What wakes the engine. watch: from now on, until it is closed. unwatch: what waits there is looked at in passing. */
 void engine_watch(struct run *run, int fd);
 void engine_unwatch(struct run *run, int fd);
-void engine_watch_for(struct run *run, struct watched *w, int fd, uint32_t events, bool busy); /* -1: nothing; EPOLLIN, EPOLLOUT */
+void engine_watch_for(struct run *run, struct watched *w, int fd, uint32_t events,
+                      bool busy);   /* -1: nothing; EPOLLIN, EPOLLOUT */
 void engine_rearm(struct run *run); /* a source has other descriptors, or waits for room in one, or no longer */
 void engine_wake(struct run *run);
 void engine_wake_for(struct run *run, uint64_t deadline); /* when it would sleep past it */
@@ -203,23 +204,23 @@ void engine_wake_for(struct run *run, uint64_t deadline); /* when it would sleep
 uint64_t engine_late(const struct run *run, uint64_t now);
 /* The program looks for progress itself, or a thread of it drives (drive.c): the busy set is that one's.  Under the lock. */
 void engine_leave(struct run *run);
-void engine_watch_turns(struct run *run); /* also whoever drives sleeps on turn_fd */
 void engine_take_over(struct run *run); /* the application is going to wait: sockets are the engine's again */
 
 #define ENGINE_LOOKS_NS 500000 /* how often the engine looks up while a program does its work */
 
 /* drive.c: what a thread waits for */
 struct drive {
-    int fd;                       /* is readable when it is there, if it was armed: */
-    bool (*has)(const void *of);  /* is it there? */
+    int fd;                      /* is readable when it is there, if it was armed: */
+    bool (*has)(const void *of); /* is it there? */
     void (*arm)(const void *of, bool armed);
     const void *of;
 };
 /* Waits until it is there or `fd` is readable, or until a time, and does the engine's work meanwhile, or waits for its turn to
- * do so.  0: look; 1: `fd` is readable; -EINTR: a signal has come. */
+ * do so.  0: look; 1: `fd` is readable; -EINTR: a signal has come; -EAGAIN: the device has failed. A point of cancellation. */
 int drive_wait(struct run *run, const struct drive *d, uint64_t until);
 
-/* The device closes: whoever waits leaves, and nobody waits any more. */
+/* The device fails: whoever waits is to leave, and to wait otherwise.  end: it closes, and they have left. */
+void drive_stop(struct run *run);
 void drive_end(struct run *run);
 
 /* For each source that has the function. */

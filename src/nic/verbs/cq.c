@@ -332,7 +332,7 @@ int soft_wait_cq(struct rnic_cq *const *cq, int n, int fd, uint64_t until) {
     struct dev *dev = dev_of(cq[0]->ctx);
     const struct queues queues = {cq, n};
     const struct drive drive = {.fd = fd, .has = have_some, .arm = arm_queues, .of = &queues};
-    return atomic_load(&dev->dead) ? 0 : drive_wait(&dev->run, &drive, until);
+    return atomic_load(&dev->dead) ? -EAGAIN : drive_wait(&dev->run, &drive, until);
 }
 
 static bool has_event(const void *of) { return channel_has((struct channel *)of); }
@@ -342,5 +342,5 @@ static void leave_armed(const void *of, bool armed) { (void)of, (void)armed; }
 int soft_wait_channel(struct rnic_comp_channel *ch, uint64_t until) {
     struct dev *dev = dev_of(ch->ctx);
     const struct drive drive = {.fd = ch->fd, .has = has_event, .arm = leave_armed, .of = ch};
-    return atomic_load(&dev->dead) ? 0 : drive_wait(&dev->run, &drive, until);
+    return atomic_load(&dev->dead) ? -EAGAIN : drive_wait(&dev->run, &drive, until);
 }

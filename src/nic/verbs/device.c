@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/fail.h"
+#include "base/handlers.h"
 #include "roce/roce.h"
 #include "verbs/verbs.h"
 
@@ -185,6 +186,11 @@ static int soft_wait(struct rnic_context *ctx, struct rnic_comp_channel *ch) {
                            {.fd = events->end_fd, .events = POLLIN}};
     if (atomic_load(&dev->dead))
         return 0; /* whoever looks again is told */
+    int rc = ch && handlers_lately() != HANDLERS_DIFFER ? soft_wait_channel(ch, NEVER) : -EAGAIN;
+    if (rc == -EINTR)
+        return handlers_now() == HANDLERS_RESTART ? 0 : rc;
+    if (rc != -EAGAIN)
+        return 0;
     return sleepers_wait(ch ? &((struct channel *)ch)->sleepers : &events->sleepers, fds, 2);
 }
 

@@ -76,7 +76,23 @@ cdef class CompChannel(Handle):
                     return found
                 self.ops.ack_cq_events(cq, 1, &err)     # of a queue that is being collected
                 continue
+            self.wait_event(deadline)
+
+    cdef int wait_event(self, double deadline) except -1:
+        """As wait_readable(), and does the device's work meanwhile where the provider lets it."""
+        cdef const rnic_ext_drive *drive = <const rnic_ext_drive *>rnic_extension(self.ctx.p, RNIC_EXT_DRIVE)
+        cdef int rc = -EAGAIN
+        cdef uint64_t until
+        if drive is not NULL and monotonic() < deadline:
+            until = <uint64_t>(min(deadline, monotonic() + LONGEST_SLEEP) * 1e9)
+            self.calls += 1
+            with nogil:
+                rc = drive.wait_channel(self.p, until)
+            self.calls -= 1
+            PyErr_CheckSignals()
+        if rc == -EAGAIN:
             wait_readable(self, self.p.fd, deadline, "get_cq_event")
+        return 0
 
     def wake(self):
         """Make the descriptor readable until unwake(), though no queue has an event: get_cq_event(0) finds nothing.

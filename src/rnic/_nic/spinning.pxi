@@ -52,7 +52,7 @@ cdef class Spin:
     the processor.
     """
 
-    cdef readonly int64_t most  # ns
+    cdef int64_t most           # ns
     cdef int misses, rest       # looks in vain, one after the other; looks that are left out because of them
     cdef int64_t since          # when the last look has ended in vain
     cdef int64_t counted_at     # processors; and whether there are more than one
