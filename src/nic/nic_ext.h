@@ -92,6 +92,12 @@ struct rnic_ext_drive {
     /* Until one of the queues has a completion, or `fd`, their channel's, is readable.  They are not armed behind it. */
     int (*wait_cq)(struct rnic_cq *const *cq, int n, int fd, uint64_t until);
     int (*wait_channel)(struct rnic_comp_channel *ch, uint64_t until); /* until it has an event */
+    /* For a loop that sleeps on other descriptors, too.  descriptor: is readable when something has come for the device.  look:
+     * takes that. True: there was something.  settle: before the loop sleeps again. False: look first. */
+    int (*descriptor)(struct rnic_context *ctx);
+    bool (*look)(struct rnic_context *ctx);
+    bool (*settle)(struct rnic_context *ctx);
+    bool (*has)(struct rnic_cq *cq); /* a completion */
 };
 
 /* ---------------------------------------------------------------- small requests together */

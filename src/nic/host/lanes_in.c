@@ -208,7 +208,7 @@ static void awake(void *owner) {
 static bool source_receive(void *owner, uint64_t now, bool all) {
     struct host *host = owner;
     (void)all;
-    if (host->local && atomic_load(&host->run->driven))
+    if (host->local && host->run->roused)
         lanes_hear(host);
     return receive_all(owner, now);
 }

@@ -55,25 +55,39 @@ static void end(struct run *run) {
     engine_wake_for(run, atomic_load(&run->driven_at) + 3 * ENGINE_LOOKS_NS); /* it sleeps for long */
 }
 
-/* Takes what has come, and what is due; when the thread may sleep until, or 0: what it waits for is there, or more work. */
+/* Takes what has come.  True: there was something.  Under the lock, as the others. */
+static bool take(struct run *run) {
+    uint64_t now = run_clock();
+    progress_hold(run, now, true);
+    run->roused = true;
+    bool any = progress(run, now, false);
+    run->roused = false;
+    progress_finish(run, now);
+    return any;
+}
+
+/* Before a sleep: when it may last until; 0: there is something to do. */
+static uint64_t settle(struct run *run) {
+    bool may = true;
+    uint64_t now = run_clock();
+    run->nic->ack_hold = 0; /* no answer will take it along */
+    sched_timers(run, now);
+    progress_finish(run, now);
+    EACH_SOURCE(run, s, may_sleep)
+    may &= s->is->may_sleep(s->owner);
+    return run->ready_first || !may ? 0 : progress_deadline(run);
+}
+
+/* When the thread may sleep until; 0: what it waits for is there, or there is more to do. */
 static uint64_t pass(struct run *run, const struct drive *d, bool come) {
+    uint64_t due = 0;
     run_lock(run);
     d->arm(d->of, false);
     engine_leave(run);
-    uint64_t now = run_clock(), due = 0;
-    bool may = true;
-    if (come) {
-        progress_hold(run, now, true);
-        progress(run, now, false);
-        progress_finish(run, now);
-    }
+    if (come)
+        take(run);
     if (!d->has(d->of)) {
-        run->nic->ack_hold = 0; /* no answer will take it along */
-        sched_timers(run, now);
-        progress_finish(run, now);
-        EACH_SOURCE(run, s, may_sleep)
-        may &= s->is->may_sleep(s->owner);
-        due = run->ready_first || !may ? 0 : progress_deadline(run);
+        due = settle(run);
         d->arm(d->of, true);
     }
     run_unlock(run);
@@ -143,6 +157,25 @@ int drive_wait(struct run *run, const struct drive *d, uint64_t until) {
         rc = wait_once(&in, until);
     pthread_cleanup_pop(true);
     return rc;
+}
+
+/* ---------------------------------------------------------------- a loop that waits for other things, too */
+
+bool drive_look(struct run *run) {
+    run_lock(run);
+    atomic_store(&run->driven_at, run_clock());
+    atomic_fetch_add(&run->drives, 1);
+    engine_leave(run);
+    bool any = take(run);
+    run_unlock(run);
+    return any;
+}
+
+bool drive_settle(struct run *run) {
+    run_lock(run);
+    bool may = settle(run) != 0;
+    run_unlock(run);
+    return may;
 }
 
 void drive_stop(struct run *run) {

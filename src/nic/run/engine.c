@@ -254,6 +254,9 @@ static void look_up(struct run *run, bool input) {
                               : SLEEPER_NONE); /* a socket may have got its first queue pair, or lost its last */
     source_timers(run, now);
     bool found = (input || absent) && progress(run, now, true);
+    if (found && run->sleeper == SLEEPER_DRIVER) /* a loop that sleeps would not hear of more */
+        EACH_SOURCE(run, s, may_sleep)
+    s->is->may_sleep(s->owner);
     run_unlock(run);
     note_look(run, now, found && absent);
 }

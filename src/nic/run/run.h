@@ -110,6 +110,7 @@ struct run {
     _Atomic bool driven;           /* a thread that waits does the engine's work, see drive.c */
     _Atomic uint64_t driven_at;    /* when the last one has left; 0: none has */
     _Atomic uint32_t drives;       /* how many have */
+    bool roused;                  /* who makes a pass was woken by what has come; under the lock */
     _Atomic uint32_t waiters;      /* threads that wait as well, */
     int turn_fd;                   /* and drive next: who reads it */
     _Atomic uint32_t inside;       /* threads in drive_wait(), */
@@ -219,6 +220,10 @@ struct drive {
  * do so.  0: look; 1: `fd` is readable; -EINTR: a signal has come; -EAGAIN: the device has failed. A point of cancellation. */
 int drive_wait(struct run *run, const struct drive *d, uint64_t until);
 
+/* For a loop that sleeps on busy_fd, among other things.  look: it has been woken. True: something had come.  settle: it is
+ * going to sleep again. False: it is to look first. */
+bool drive_look(struct run *run);
+bool drive_settle(struct run *run);
 /* The device fails: whoever waits is to leave, and to wait otherwise.  end: it closes, and they have left. */
 void drive_stop(struct run *run);
 void drive_end(struct run *run);

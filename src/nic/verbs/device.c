@@ -301,7 +301,26 @@ static const struct rnic_ext_cm cm = {
     .watch_service = soft_cm_watch_service,
 };
 static const struct rnic_ext_now now = {.post_send = soft_post_send_now, .poll_cq = soft_poll_cq_now};
-static const struct rnic_ext_drive drive = {.wait_cq = soft_wait_cq, .wait_channel = soft_wait_channel};
+static int soft_descriptor(struct rnic_context *ctx) { return dev_of(ctx)->run.busy_fd; }
+
+static bool soft_look(struct rnic_context *ctx) {
+    return !atomic_load(&dev_of(ctx)->dead) && drive_look(&dev_of(ctx)->run);
+}
+
+static bool soft_settle(struct rnic_context *ctx) {
+    return atomic_load(&dev_of(ctx)->dead) || drive_settle(&dev_of(ctx)->run);
+}
+
+static bool soft_has(struct rnic_cq *cq) { return !cq_empty((struct cq *)cq); }
+
+static const struct rnic_ext_drive drive = {
+    .wait_cq = soft_wait_cq,
+    .wait_channel = soft_wait_channel,
+    .descriptor = soft_descriptor,
+    .look = soft_look,
+    .settle = soft_settle,
+    .has = soft_has,
+};
 static const struct rnic_ext_behind behind = {.post_send = soft_post_send_behind};
 static const struct rnic_ext_stats stats = {.query_counters = soft_query_counters, .query_qp = soft_query_qp_stats};
 static const struct rnic_ext_causes causes = {.of = soft_cause_of, .listen = soft_listen_causes};

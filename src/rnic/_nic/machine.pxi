@@ -562,6 +562,37 @@ cdef class Machine:
         """Note the end of a wait; if it was short, look for longer the next time."""
         self.spin.note_wait()
 
+    # ------------------------------------------------------------ a loop that does the device's work
+
+    def device(self):
+        """The descriptor that is readable when something has come for the device; -1: another thread takes it anyway."""
+        return -1 if self.drive is NULL else self.drive.descriptor(self.qp.ctx.p)
+
+    def look_at_device(self):
+        """Take what has come for the device, for whichever connection."""
+        cdef bint found
+        self.need_all("look_at_device()")
+        self.enter()
+        with nogil:
+            found = self.drive.look(self.qp.ctx.p)
+        self.leave()
+        return found
+
+    def settle(self):
+        """The loop is going to sleep.  False: something has come already."""
+        cdef bint may
+        self.need_all("settle()")
+        self.enter()
+        with nogil:
+            may = self.drive.settle(self.qp.ctx.p)
+        self.leave()
+        return may
+
+    @property
+    def ready(self):
+        """A completion is there."""
+        return self.drive.has(self.cq.p) or self.drive.has(self.recv_cq.p)
+
     cpdef int arm(self) except -1:
         """Have the channel, or both channels, tell of the next completion."""
         self.need("req_notify_cq")

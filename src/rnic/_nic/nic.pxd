@@ -684,6 +684,10 @@ cdef extern from "nic.h" nogil:
     struct rnic_ext_drive:
         int (*wait_cq)(rnic_cq **, int, int, uint64_t) noexcept nogil
         int (*wait_channel)(rnic_comp_channel *, uint64_t) noexcept nogil
+        int (*descriptor)(rnic_context *) noexcept nogil
+        bint (*look)(rnic_context *) noexcept nogil
+        bint (*settle)(rnic_context *) noexcept nogil
+        bint (*has)(rnic_cq *) noexcept nogil
 
     struct rnic_ext_behind:
         bint (*post_send)(rnic_qp *, const rnic_send_wr *) noexcept nogil

@@ -9,6 +9,7 @@ from functools import partial
 from time import monotonic
 from weakref import WeakMethod
 
+from rnic.aio.driver import driver_of
 from rnic.aio.waiting import MessageQueue, OrderedQueue, Queue, SharedQueue, turn_of
 from rnic.conn.core import Core
 from rnic.conn.ending import GRACE
@@ -70,7 +71,11 @@ class Pump:
         self._failures = 0
         self._target: memoryview | None = None
         self._filenos: tuple[int, ...] = (core.fileno(),)
+        device = core.machine.device()
+        self._driver = driver_of(self._loop, device) if device >= 0 else None
         try:
+            if self._driver is not None:
+                self._driver.add(self)
             for fd in self._filenos:
                 self._loop.add_reader(fd, self.run)
             self.run()
@@ -223,6 +228,8 @@ class Pump:
 
     def _unwatch(self) -> None:
         filenos, self._filenos = self._filenos, ()
+        if self._driver is not None:
+            self._driver.remove(self)
         for fd in filenos:
             self._loop.remove_reader(fd)
         self._plan()
