@@ -227,8 +227,8 @@ static void note_look(struct run *run, uint64_t now, bool left) {
 
 static bool is_absent(const struct run *run, uint64_t now) {
     uint64_t last = atomic_load(&run->polls_at), left = atomic_load(&run->driven_at);
-    last = left > last ? left : last;
-    return now > last && now - last > LEFT_NS && !atomic_load(&run->polling) && !atomic_load(&run->driven);
+    uint64_t since = left > last ? left : last, patience = left > last ? ENGINE_LOOKS_NS : LEFT_NS;
+    return now > since && now - since > patience && !atomic_load(&run->polling) && !atomic_load(&run->driven);
 }
 
 /* An application that polls has the lock most of the time, and whoever waits for it interrupts that one twice: a look that nothing
