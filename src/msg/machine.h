@@ -178,10 +178,12 @@ static inline uint32_t frame_size(const struct msg *m) {
 
 /* machine.c: posts what may be posted now. */
 void msg_flush(struct msg *m);
+/* As ops->post_send(), by the quick way where there is one. */
+int msg_post(struct msg *m, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad, struct rnic_err *err);
 
 /* in.c: a SEND that came. */
 void msg_in_take(struct msg *m, const uint8_t *data, uint32_t bytes);
-void msg_in_resume(struct msg *m); /* posts receives that were held back, if there is room again */
+void msg_in_resume(struct msg *m);                   /* posts receives that were held back, if there is room again */
 void msg_in_put(struct msg *m, struct msg_in *in);
 void msg_in_discard(struct msg *m); /* keeps no messages from now on */
 void msg_in_let_go(struct msg *m);  /* the connection has ended: what is not whole is dropped */

@@ -177,7 +177,8 @@ int msg_hear_hello(struct msg *m, int64_t now, const uint8_t **hello, uint32_t *
 bool msg_may_leave(const struct msg *m);
 
 /* Moves all that can be moved.  1: more was there than one call moves, so call again; 0: not, and when the completion
- * queue was `armed` before the call, its channel tells of what comes.  -EIO: a work request has failed, msg_failed(). */
+ * queue was `armed` before the call, and before msg_poll() took what this call has moved, its channel tells of what comes.
+ * -EIO: a work request has failed, msg_failed(). */
 int msg_pump(struct msg *m, int64_t now);
 /* Takes completions from the queue for the next msg_pump(); how many wait for it.  The one call that may be made without
  * what protects the others, while no other is made. */
