@@ -91,7 +91,7 @@ cdef extern from "msg/msg.h" nogil:
     void msg_take(msg *, msg_in *)
     void msg_drop(msg *, msg_in *)
     int msg_put_back(msg *, uint8_t *, uint64_t, uint64_t, void *)
-    void msg_want(msg *, bint, const uint64_t *, uint32_t)
+    void msg_want(msg *, bint, bint)
     void msg_target(msg *, void *, uint64_t)
     int msg_fetch_error(msg *)
     uint64_t msg_offered(const msg *)
@@ -125,6 +125,7 @@ cdef extern from "msg/msg.h":    # which call back with the interpreter's lock
         void (*drop)(void *, void *) noexcept
         void (*copy)(void *, void *, const void *, uint64_t) noexcept
         void (*later)(void *, rnic_mr *) noexcept
+        bint (*asks)(void *, uint64_t) noexcept
 
 cdef extern from "Python.h":
     ctypedef struct PyObject
@@ -223,6 +224,10 @@ cdef void copy_message(void *arg, void *to, const void *data, uint64_t length) n
 
 cdef void keep_for_later(void *arg, rnic_mr *mr) noexcept:
     (<Machine>arg).late.append(<uintptr_t>mr)
+
+
+cdef bint is_asked_for(void *arg, uint64_t tag) noexcept:
+    return tag in (<Machine>arg).asked
 
 
 cdef int64_t now_ns() noexcept nogil:
@@ -342,8 +347,7 @@ cdef class Machine:
     cdef uint64_t room          # and its bytes
     cdef list old               # those that were targets, while a READ writes into one
     cdef uint8_t *landed        # where the message in hand lies, if it is a number
-    cdef uint64_t one[1]
-    cdef uint64_t *asked        # tags that calls ask for; of one alone `one`
+    cdef object asked           # a container of the tags that calls ask for
     cdef int awaits             # what a call waits for
     cdef uint64_t mark          # its tag, or the message that is to leave its buffer,
     cdef Result operation       # or the operation that is to end
@@ -380,7 +384,7 @@ cdef class Machine:
         memory.base, memory.lkey, memory.bounces = <uint8_t *><uintptr_t>mr.addr, mr.lkey, bounces
         memory.sends_at, memory.results_at = sends_at, results_at
         hooks.arg, hooks.make, hooks.grow, hooks.drop = <void *>self, make_message, grow_message, drop_message
-        hooks.copy, hooks.later = copy_message, keep_for_later
+        hooks.copy, hooks.later, hooks.asks = copy_message, keep_for_later, is_asked_for
         qp.need("post_send")
         recv_cq = recv_cq or cq
         cq.need("poll_cq")
@@ -400,7 +404,6 @@ cdef class Machine:
             msg_release(self.p)
             self.gather()
             msg_free(self.p)
-        PyMem_Free(self.asked)
 
     cdef void enter(self):
         self.mr.calls += 1
@@ -826,25 +829,10 @@ cdef class Machine:
         return found
 
     def want(self, bint next_one, tags=()):
-        """Note that calls wait for a message of any tag, or with these."""
-        cdef tuple all = tuple(tags)
-        cdef Py_ssize_t n = len(all), i
-        cdef uint64_t *asked = self.one
+        """Note that calls wait for a message of any tag, or with these, a container that is looked into later, too."""
         self.alone("want()")
-        if n > 1:
-            asked = <uint64_t *>PyMem_Malloc(n * sizeof(uint64_t))
-            if asked is NULL:
-                raise MemoryError
-        try:
-            for i in range(n):
-                asked[i] = all[i]
-        except BaseException:
-            if n > 1:
-                PyMem_Free(asked)
-            raise
-        msg_want(self.p, next_one, asked, n)
-        PyMem_Free(self.asked)
-        self.asked = asked if n > 1 else NULL
+        self.asked = tags
+        msg_want(self.p, next_one, len(tags) > 0)
 
     def aim(self, view):
         """READ an announced message that comes next into these bytes, a memoryview; None: into none.
