@@ -19,11 +19,8 @@ static bool may_begin(const struct msg *m) {
     const struct incoming *in = &m->in;
     if (!in->offered || in->fetching || !is_live(m) || !m->established || m->fetch.error || m->has_failed)
         return false;
-    for (uint32_t i = 0; i < in->tags_n; i++) {
-        if (in->tags[i] == in->offer.tag)
-            return true;
-    }
-    return (in->wanted && !in->first) || in->weight + in->offer.total < m->how.max_backlog;
+    return (in->wanted && !in->first) || msg_in_asks(m, in->offer.tag) ||
+           in->weight + in->offer.total < m->how.max_backlog;
 }
 
 uint64_t msg_offered(const struct msg *m) {
@@ -184,6 +181,6 @@ bool msg_fetch_step(struct msg *m) {
     if (rc == 0 && f->in)
         rc = read_piece(m);
     if (rc < 0 && rc != -EMSGSIZE)
-        give_up(m, m->in.wanted || m->in.tags_n ? rc : 0); /* else the next call tries again */
+        give_up(m, m->in.wanted || m->in.tagged ? rc : 0); /* else the next call tries again */
     return rc == 0;
 }

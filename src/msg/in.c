@@ -89,18 +89,12 @@ static void drop_part(struct msg *m) {
     m->in.part = NULL;
 }
 
-static bool asks_for(const struct msg *m, uint64_t tag) {
-    for (uint32_t i = 0; i < m->in.tags_n; i++) {
-        if (m->in.tags[i] == tag)
-            return true;
-    }
-    return false;
-}
+bool msg_in_asks(const struct msg *m, uint64_t tag) { return m->in.tagged && m->hooks.asks(m->hooks.arg, tag); }
 
 /* Whether max_backlog is reached, so that the peer has to wait.  A call that waits may have a message of any length. */
 static bool is_full(const struct msg *m) {
     const struct incoming *in = &m->in;
-    if (in->discards || (in->wanted && !in->first) || (in->partial && asks_for(m, in->tag)))
+    if (in->discards || (in->wanted && !in->first) || (in->partial && msg_in_asks(m, in->tag)))
         return false;
     return in->weight + in->there >= m->how.max_backlog;
 }
@@ -116,10 +110,9 @@ void msg_in_resume(struct msg *m) {
         m->credits.freed = m->credits.arrived;
 }
 
-void msg_want(struct msg *m, bool any, const uint64_t *tags, uint32_t n) {
+void msg_want(struct msg *m, bool any, bool tagged) {
     m->in.wanted = any;
-    m->in.tags = tags;
-    m->in.tags_n = n;
+    m->in.tagged = tagged;
     make_room_known(m);
 }
 

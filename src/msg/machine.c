@@ -137,11 +137,16 @@ int msg_post_receives(struct msg *m, struct rnic_err *err) {
     return rc;
 }
 
-static int post(struct msg *m, struct rnic_send_wr *wr, struct rnic_err *err) {
-    const struct rnic_send_wr *bad;
-    if (m->quick && m->quick->post_send(m->qp, wr))
-        return 0;
-    return m->ops->post_send(m->qp, wr, &bad, err);
+int msg_post(struct msg *m, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad, struct rnic_err *err) {
+    *bad = wr;
+    while (m->quick && *bad) {
+        struct rnic_send_wr one = **bad;
+        one.next = NULL;
+        if (!m->quick->post_send(m->qp, &one))
+            break;
+        *bad = (*bad)->next;
+    }
+    return *bad ? m->ops->post_send(m->qp, *bad, bad, err) : 0;
 }
 
 static uint8_t *send_place(const struct msg *m, uint64_t number) {
@@ -154,6 +159,7 @@ int msg_say_hello(struct msg *m, const void *hello, uint32_t bytes, uint32_t acc
         return 0;
     uint64_t number = m->out.handed_out + 1;
     uint8_t *to = send_place(m, number);
+    const struct rnic_send_wr *bad;
     struct rnic_sge sge = {(uintptr_t)to, bytes, m->memory.lkey};
     struct rnic_send_wr wr = {.wr_id = number * WR_KINDS + WR_SEND,
                               .sg_list = &sge,
@@ -161,7 +167,7 @@ int msg_say_hello(struct msg *m, const void *hello, uint32_t bytes, uint32_t acc
                               .opcode = RNIC_WR_SEND,
                               .send_flags = RNIC_SEND_SIGNALED};
     memcpy(to, hello, bytes);
-    int rc = post(m, &wr, err);
+    int rc = msg_post(m, &wr, &bad, err);
     if (rc < 0)
         return rc;
     m->in_band = true;
@@ -176,6 +182,7 @@ int msg_say_hello(struct msg *m, const void *hello, uint32_t bytes, uint32_t acc
  * stands for all before it. */
 static int post_sends(struct msg *m, struct rnic_err *err) {
     struct posting p;
+    const struct rnic_send_wr *bad;
     while (m->out.handed_out - m->out.completed < m->memory.bounces) {
         uint8_t *to = send_place(m, m->out.handed_out + 1);
         if (!msg_out_next(m, to, &p))
@@ -189,7 +196,7 @@ static int post_sends(struct msg *m, struct rnic_err *err) {
         wr.send_flags = (signaled ? RNIC_SEND_SIGNALED : 0) | (p.fence ? RNIC_SEND_FENCE : 0);
         if (signaled)
             m->out.signaled = p.number;
-        int rc = post(m, &wr, err);
+        int rc = msg_post(m, &wr, &bad, err);
         if (rc < 0)
             return rc;
     }
@@ -268,8 +275,8 @@ static void completed(struct msg *m, const struct rnic_wc *wc, int64_t now) {
 }
 
 /* Handles the completions that one poll has found; returns how many there were. */
-static int take_completions(struct msg *m, int64_t now) {
-    int n = msg_poll(m);
+static int take_completions(struct msg *m, int64_t now, int (*poll)(struct msg *m)) {
+    int n = poll(m);
     while (m->polled_at < m->polled_n)
         completed(m, &m->polled[m->polled_at++], now);
     return n;
@@ -298,12 +305,13 @@ int msg_pump(struct msg *m, int64_t now) {
     if (m->state == MSG_HELLO) /* what comes waits until it can be understood */
         return 0;
     for (int round = 0; round < ROUNDS; round++) {
-        int n = take_completions(m, now);
+        bool posts = !round && m->operations.first; /* some end at once, and the next round finds them */
+        int n = take_completions(m, now, posts ? msg_poll_now : msg_poll);
         bool fetches = msg_fetch_step(m);
         msg_ends_close_when_idle(m, now);
         msg_ends_timer(m, now);
         msg_flush(m);
-        if (n <= 0 && !fetches)
+        if (n < POLLED && !fetches && !posts)
             return n < 0 || m->has_failed ? -EIO : 0;
     }
     return 1;

@@ -100,11 +100,9 @@ struct incoming {
     struct msg_in *part; /* NULL: it is not kept */
     uint64_t total, there, room, tag;
     /* Wishes of the program: msg_want(), msg_close(). */
-    bool wanted, discards;
+    bool wanted, tagged, discards;
     bool goodbye;  /* the peer has said it: no message follows those that wait */
     bool farewell; /* in band: the peer has this end's goodbye, and all that came before it */
-    const uint64_t *tags;
-    uint32_t tags_n;
     /* The message that is announced. */
     bool offered, fetching; /* there is one; it is being READ */
     bool has_unconfirmed, has_taken;
@@ -178,10 +176,13 @@ static inline uint32_t frame_size(const struct msg *m) {
 
 /* machine.c: posts what may be posted now. */
 void msg_flush(struct msg *m);
+/* As ops->post_send(), by the quick way where there is one. */
+int msg_post(struct msg *m, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad, struct rnic_err *err);
 
 /* in.c: a SEND that came. */
 void msg_in_take(struct msg *m, const uint8_t *data, uint32_t bytes);
-void msg_in_resume(struct msg *m); /* posts receives that were held back, if there is room again */
+void msg_in_resume(struct msg *m);                   /* posts receives that were held back, if there is room again */
+bool msg_in_asks(const struct msg *m, uint64_t tag); /* a call waits for a message with this tag */
 void msg_in_put(struct msg *m, struct msg_in *in);
 void msg_in_discard(struct msg *m); /* keeps no messages from now on */
 void msg_in_let_go(struct msg *m);  /* the connection has ended: what is not whole is dropped */

@@ -94,6 +94,8 @@ struct msg_hooks { /* the owner's functions; only makes, grows and drops are nee
     void (*copy)(void *arg, void *to, const void *from, uint64_t bytes);
     /* Takes a region whose deregistration the device has refused, because a process is stopped inside a copy. */
     void (*later)(void *arg, struct rnic_mr *mr);
+    /* Whether a call waits for a message with this tag; needed where msg_want() says that one waits for a tag. */
+    bool (*asks)(void *arg, uint64_t tag);
 };
 
 struct msg_region { /* memory of one end that the other may use */
@@ -177,7 +179,8 @@ int msg_hear_hello(struct msg *m, int64_t now, const uint8_t **hello, uint32_t *
 bool msg_may_leave(const struct msg *m);
 
 /* Moves all that can be moved.  1: more was there than one call moves, so call again; 0: not, and when the completion
- * queue was `armed` before the call, its channel tells of what comes.  -EIO: a work request has failed, msg_failed(). */
+ * queue was `armed` before the call, and before msg_poll() took what this call has moved, its channel tells of what comes.
+ * -EIO: a work request has failed, msg_failed(). */
 int msg_pump(struct msg *m, int64_t now);
 /* Takes completions from the queue for the next msg_pump(); how many wait for it.  The one call that may be made without
  * what protects the others, while no other is made. */
@@ -215,8 +218,8 @@ void msg_take(struct msg *m, struct msg_in *in);
 void msg_drop(struct msg *m, struct msg_in *in);
 /* Puts a message back, ahead of all others; `object` is the machine's again.  -ENOMEM: nothing was done. */
 int msg_put_back(struct msg *m, uint8_t *data, uint64_t bytes, uint64_t tag, void *object);
-/* A call waits for a message of any tag, or for one with these tags (which stay where they are until the next call). */
-void msg_want(struct msg *m, bool any, const uint64_t *tags, uint32_t n);
+/* A call waits for a message of any tag; one waits for a certain tag, hooks.asks() says for which. */
+void msg_want(struct msg *m, bool any, bool tagged);
 /* An announced message that comes next goes to this memory, if it fits; NULL: to none of the owner's.  The memory that was
  * named before is not to be used any more, once no READ writes into it, msg_is_landing(); a message that lies there is copied. */
 void msg_target(struct msg *m, void *data, uint64_t bytes);

@@ -114,7 +114,7 @@ void msg_ops_post(struct msg *m) {
     int n;
     while ((n = next_chain(m, wr, chain)) > 0) {
         const struct rnic_send_wr *bad = NULL;
-        int rc = m->ops->post_send(m->qp, wr, &bad, NULL), went = rc < 0 ? (int)(bad - wr) : n;
+        int rc = msg_post(m, wr, &bad, NULL), went = rc < 0 ? (int)(bad - wr) : n;
         for (int i = 0; i < went; i++) {
             chain[i]->state = MSG_OP_POSTED;
             m->operations.posted[chain[i]->number % MSG_OPS] = chain[i];

@@ -110,6 +110,11 @@ static void later(void *arg, struct rnic_mr *mr) {
     s->late = mr;
 }
 
+static bool asks(void *arg, uint64_t tag) {
+    struct side *s = arg;
+    return s->asked && *s->asked == tag;
+}
+
 static struct msg_config config_of(const struct how *h) {
     return (struct msg_config){.receives = h->receives ? h->receives : 8,
                                .receive_size = h->receive_size ? h->receive_size : 1024,
@@ -130,7 +135,7 @@ void talk_open(struct side *s, struct end *e, const struct how *h) {
     CHECK(memory.results_at + MSG_OPS * MSG_RESULT <= e->bytes / 2);
     *s = (struct side){.end = e, .ctx = {.ops = &ops, .provider = &provider}};
     e->qp->pub.ctx = &s->ctx;
-    struct msg_hooks hooks = {s, make, grow, drop, NULL, later};
+    struct msg_hooks hooks = {s, make, grow, drop, NULL, later, asks};
     s->m = msg_open(&config, &memory, &hooks, &e->qp->pub, &e->send_cq->pub, &e->recv_cq->pub);
     CHECK(s->m != NULL);
     CHECK_EQ(msg_post_receives(s->m, NULL), 0);

@@ -22,13 +22,14 @@ struct side { /* an end as its program has it */
     struct end *end;
     struct msg *m;
     struct rnic_context ctx;
-    int objects;          /* that the machine has asked for and not dropped */
-    uint64_t most_memory; /* of one object; 0: no limit */
-    int refused;          /* calls of reg_mr that fail from now on */
-    int kept;             /* calls of dereg_mr that are refused from now on */
-    struct rnic_mr *late; /* the region that this has left */
-    int signaled;         /* SENDs that were, so far */
-    bool overrun;         /* the completion queue is */
+    const uint64_t *asked; /* the tag that a call asks for; NULL: none */
+    int objects;           /* that the machine has asked for and not dropped */
+    uint64_t most_memory;  /* of one object; 0: no limit */
+    int refused;           /* calls of reg_mr that fail from now on */
+    int kept;              /* calls of dereg_mr that are refused from now on */
+    struct rnic_mr *late;  /* the region that this has left */
+    int signaled;          /* SENDs that were, so far */
+    bool overrun;          /* the completion queue is */
 };
 
 extern struct pair p;

@@ -45,7 +45,7 @@ static void a_message_of_any_length_arrives(void) {
         uint8_t *data = bytes_of(sizes[i], i);
         int rc = msg_send(a.m, data, sizes[i], i % 3, &handle);
         CHECK(rc == 0 || (rc == 1 && sizes[i] > 1008));
-        msg_want(b.m, true, NULL, 0);
+        msg_want(b.m, true, false);
         talk_settle();
         CHECK_EQ(msg_left(a.m), i + 1);
         free(data);
@@ -120,7 +120,8 @@ static void what_a_call_asks_for_comes_although_the_backlog_is_full(void) {
     uint8_t *data = say(&a, 20000, tag, 2, 1);
     talk_settle();
     CHECK(msg_left(a.m) < 2);
-    msg_want(b.m, false, &tag, 1);
+    b.asked = &tag;
+    msg_want(b.m, false, true);
     talk_settle();
     CHECK_EQ(msg_left(a.m), 2);
     hear(&b, &tag, 20000, 2);
@@ -172,7 +173,7 @@ static void a_message_that_has_not_begun_is_taken_back(void) {
     msg_take_back(a.m, 2);
     CHECK_EQ(msg_left(a.m), 0);
     free(two);
-    msg_want(b.m, true, NULL, 0);
+    msg_want(b.m, true, false);
     talk_settle();
     hear(&b, MSG_ANY, 9000, 1);
     CHECK(msg_find(b.m, MSG_ANY) == NULL);
@@ -190,7 +191,7 @@ static void a_message_that_has_begun_is_stopped(void) {
     CHECK_EQ(msg_left(a.m), 1);
     free(one);
     uint8_t *two = say(&a, 10, 0, 2, 1);
-    msg_want(b.m, true, NULL, 0);
+    msg_want(b.m, true, false);
     talk_settle();
     CHECK_EQ(b.m->in.stopped, 1);
     CHECK_EQ(msg_left(a.m), 2);
@@ -209,7 +210,7 @@ static void a_peer_that_knows_no_stop_gets_the_rest_from_a_copy(void) {
     CHECK_EQ(msg_left(a.m), 1);
     memset(one, 0, 9000);
     free(one);
-    msg_want(b.m, true, NULL, 0);
+    msg_want(b.m, true, false);
     talk_settle();
     hear(&b, MSG_ANY, 9000, 1);
     talk_goodbye();
@@ -225,7 +226,7 @@ static void a_long_message_is_read_from_where_it_lies(void) {
     talk_settle();
     CHECK_EQ(msg_offered(b.m), 300000);
     CHECK_EQ(msg_left(a.m), 0);
-    msg_want(b.m, true, NULL, 0);
+    msg_want(b.m, true, false);
     talk_settle();
     hear(&b, MSG_ANY, 300000, 1);
     CHECK_EQ(msg_left(a.m), 1);
@@ -239,7 +240,7 @@ static void an_announced_message_lands_in_the_memory_that_waits_for_it(void) {
     talk_open_both(&h, &h);
     uint8_t *one = say(&a, 6000, 0, 1, 1), *room = malloc(6000);
     msg_target(b.m, room, 6000);
-    msg_want(b.m, true, NULL, 0);
+    msg_want(b.m, true, false);
     talk_settle();
     struct msg_in *in = msg_find(b.m, MSG_ANY);
     CHECK(in && in->data == room && !in->object && filled(room, 6000, 1));
@@ -256,7 +257,7 @@ static void a_message_that_was_taken_keeps_its_memory_from_the_next(void) {
     talk_open_both(&h, &h);
     uint8_t *one = say(&a, 6000, 0, 1, 1), *two = say(&a, 6000, 0, 2, 1), *room = malloc(6000);
     msg_target(b.m, room, 6000);
-    msg_want(b.m, true, NULL, 0);
+    msg_want(b.m, true, false);
     talk_settle();
     struct msg_in *in = msg_find(b.m, MSG_ANY);
     CHECK(in && in->data == room);
@@ -276,7 +277,7 @@ static void memory_that_is_withdrawn_meanwhile_is_not_what_the_program_gets(void
     talk_open_both(&h, &h);
     uint8_t *one = say(&a, 60000, 0, 1, 1), *room = malloc(60000);
     msg_target(b.m, room, 60000);
-    msg_want(b.m, true, NULL, 0);
+    msg_want(b.m, true, false);
     while (!msg_is_landing(b.m)) {
         talk_pump(&a);
         talk_pump(&b);
@@ -296,7 +297,7 @@ static void other_memory_takes_the_place_of_the_first(void) {
     talk_open_both(&h, &h);
     uint8_t *one = say(&a, 60000, 0, 1, 1), *room = malloc(60000), *other = malloc(60000);
     msg_target(b.m, room, 60000);
-    msg_want(b.m, true, NULL, 0);
+    msg_want(b.m, true, false);
     while (!msg_is_landing(b.m)) {
         talk_pump(&a);
         talk_pump(&b);
@@ -319,7 +320,7 @@ static void too_small_a_memory_leaves_the_message_with_its_sender(void) {
     talk_open_both(&h, &h);
     uint8_t *one = say(&a, 6000, 0, 1, 1), room[100];
     msg_target(b.m, room, sizeof room);
-    msg_want(b.m, true, NULL, 0);
+    msg_want(b.m, true, false);
     talk_settle();
     CHECK_EQ(msg_offered(b.m), 6000);
     CHECK(msg_find(b.m, MSG_ANY) == NULL);
@@ -353,7 +354,7 @@ static void a_read_that_cannot_be_posted_is_told_once_and_tried_again(void) {
     talk_open_both(&h, &h);
     uint8_t *one = say(&a, 6000, 0, 1, 1);
     b.refused = 1;
-    msg_want(b.m, true, NULL, 0);
+    msg_want(b.m, true, false);
     talk_settle();
     CHECK_EQ(msg_fetch_error(b.m), -ENOMEM);
     CHECK_EQ(msg_fetch_error(b.m), 0);
@@ -396,7 +397,7 @@ static void without_memory_to_register_a_long_message_goes_in_pieces(void) {
     struct how h = {.announce = 5000};
     talk_open_both(&h, &h);
     a.refused = 1;
-    msg_want(b.m, true, NULL, 0);
+    msg_want(b.m, true, false);
     free(say(&a, 6000, 0, 1, 0));
     talk_settle();
     hear(&b, MSG_ANY, 6000, 1);
@@ -570,7 +571,7 @@ static void the_goodbye_comes_behind_all_that_was_sent(void) {
     CHECK_EQ(msg_state(b.m), MSG_OPEN);
     uint64_t handle;
     CHECK_EQ(msg_send(a.m, one, 1, 0, &handle), -ESHUTDOWN);
-    msg_want(b.m, true, NULL, 0);
+    msg_want(b.m, true, false);
     talk_settle();
     CHECK(msg_heard_goodbye(b.m) && !msg_is_spent(b.m));
     hear(&b, MSG_ANY, 50000, 1);
@@ -936,7 +937,7 @@ static void a_raw_peer_waits_for_receives(void) {
     msg_count(b.m, &s);
     CHECK_EQ(s.receives, 8);
     CHECK_EQ(s.held, 4);
-    msg_want(b.m, true, NULL, 0);
+    msg_want(b.m, true, false);
     CHECK_EQ(b.m->credits.arrived - b.m->credits.freed, 4);
     for (uint64_t i = 0; i < 9; i++) {
         hear(&b, MSG_ANY, i, 5);
@@ -970,7 +971,7 @@ static void a_raw_message_that_is_put_back_takes_no_receive_back(void) {
     in->object = NULL;
     msg_drop(b.m, in);
     CHECK_EQ(msg_put_back(b.m, data, 1, 0, object), 0);
-    msg_want(b.m, true, NULL, 0);
+    msg_want(b.m, true, false);
     talk_pump(&b);
     CHECK_EQ(msg_state(b.m), MSG_RAW);
     talk_close();
@@ -1294,11 +1295,12 @@ static void take_one(struct side *s, struct model *sent) {
     static uint64_t tag;
     tag = below(4);
     const uint64_t *asked = below(2) ? &tag : MSG_ANY;
-    msg_want(s->m, !asked, asked, asked ? 1 : 0);
+    s->asked = asked;
+    msg_want(s->m, !asked, asked);
     talk_pump(s);
     struct msg_in *in = msg_find(s->m, asked);
     if (!below(4))
-        msg_want(s->m, false, NULL, 0);
+        msg_want(s->m, false, false);
     if (!in)
         return;
     check_taken(in, asked, sent);

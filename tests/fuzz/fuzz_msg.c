@@ -255,7 +255,8 @@ static void work(void) {
         take_one();
         break;
     case 3:
-        msg_want(b.m, below(2), &w.tag, below(2));
+        b.asked = &w.tag;
+        msg_want(b.m, below(2), below(2));
         break;
     case 4:
         aim();

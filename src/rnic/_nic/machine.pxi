@@ -91,7 +91,7 @@ cdef extern from "msg/msg.h" nogil:
     void msg_take(msg *, msg_in *)
     void msg_drop(msg *, msg_in *)
     int msg_put_back(msg *, uint8_t *, uint64_t, uint64_t, void *)
-    void msg_want(msg *, bint, const uint64_t *, uint32_t)
+    void msg_want(msg *, bint, bint)
     void msg_target(msg *, void *, uint64_t)
     int msg_fetch_error(msg *)
     uint64_t msg_offered(const msg *)
@@ -125,6 +125,7 @@ cdef extern from "msg/msg.h":    # which call back with the interpreter's lock
         void (*drop)(void *, void *) noexcept
         void (*copy)(void *, void *, const void *, uint64_t) noexcept
         void (*later)(void *, rnic_mr *) noexcept
+        bint (*asks)(void *, uint64_t) noexcept
 
 cdef extern from "Python.h":
     ctypedef struct PyObject
@@ -135,6 +136,9 @@ cdef extern from "Python.h":
     void Py_INCREF(object)
     void Py_DECREF(object)
     void Py_XDECREF(PyObject *)
+    int PyBUF_READ, PyBUF_WRITE
+    object PyMemoryView_FromMemory(char *, Py_ssize_t, int)
+    long long PyLong_AsLongLongAndOverflow(object, int *) except? -1
 
 cdef extern from "<time.h>" nogil:
     int CLOCK_MONOTONIC
@@ -145,6 +149,7 @@ cdef enum:
     STAGED = 16384          # bytes of a buffer that is copied for an operation; longer ones are registered
     STAGES = 262144         # bytes for such copies
     LONGEST_NS = 250000000  # a signal that comes just ahead of a sleep does not end the sleep, which therefore is short
+    CHAIN = 16              # operations that are posted at a time
     ROUNDS = 4              # how often one step looks again, so that a busy peer does not keep a loop from other work
     LARGE = 4096            # bytes that are copied without the GIL
 
@@ -153,6 +158,11 @@ cdef enum:                  # what a call waits for
     TAGGED
     DEPARTURE
     OUTCOME
+
+
+cdef int64_t longest = <int64_t>1 << 31
+LONGEST = longest
+"""Bytes of one READ or WRITE at most (IBA 9.7.2)."""
 
 
 def not_shared(region):
@@ -214,6 +224,10 @@ cdef void keep_for_later(void *arg, rnic_mr *mr) noexcept:
     (<Machine>arg).late.append(<uintptr_t>mr)
 
 
+cdef bint is_asked_for(void *arg, uint64_t tag) noexcept:
+    return tag in (<Machine>arg).asked
+
+
 cdef int64_t now_ns() noexcept nogil:
     cdef timespec ts
     clock_gettime(CLOCK_MONOTONIC, &ts)
@@ -221,6 +235,7 @@ cdef int64_t now_ns() noexcept nogil:
 
 
 @cython.final
+@cython.freelist(8)
 cdef class Sent:
     """The buffer of a message that has not left it."""
 
@@ -242,7 +257,7 @@ cdef class Result:
     cdef readonly object remote     #: The peer's region,
     cdef readonly int64_t offset    #: where in it,
     cdef readonly int64_t length    #: and how many bytes.
-    cdef public int64_t index       #: Which one of a batch it is, from 0.
+    cdef readonly int64_t index     #: Which one of a batch it is, from 0.
     cdef readonly object error      #: What went wrong, or None.
     cdef readonly bint done         #: It has ended.
     cdef Hold hold                  # registered memory that has the bytes; None: they are copied
@@ -292,7 +307,7 @@ cdef class Result:
     cdef bint is_atomic(self):
         return self.op.opcode == RNIC_WR_ATOMIC_FETCH_AND_ADD or self.op.opcode == RNIC_WR_ATOMIC_CMP_AND_SWP
 
-    def finish(self, error=None):
+    cpdef finish(self, error=None):
         """It has ended; what comes first counts."""
         if self.done:
             return
@@ -322,16 +337,16 @@ cdef class Machine:
     cdef dict buffers           # Sent, by handle,
     cdef object queued          # and these in their order
     cdef list failed_ones       # operations that have failed, for failures()
-    cdef list staged            # operations that have a copy, in their order
+    cdef Places places
+    cdef object find
     cdef MR stage               # where the copies are
-    cdef uint64_t staged_in, staged_out     # bytes of copies that were made, and that are free again
+    cdef uint64_t staged_in, staged_out     # bytes of copies that were made, and that are free again, in their order
     cdef list late              # regions (rnic_mr *) whose deregistration was refused, for deregister()
     cdef object target          # the memory that an announced message is READ into: a memoryview,
     cdef uint64_t room          # and its bytes
     cdef list old               # those that were targets, while a READ writes into one
     cdef uint8_t *landed        # where the message in hand lies, if it is a number
-    cdef uint64_t one[1]
-    cdef uint64_t *asked        # tags that calls ask for; of one alone `one`
+    cdef object asked           # a container of the tags that calls ask for
     cdef int awaits             # what a call waits for
     cdef uint64_t mark          # its tag, or the message that is to leave its buffer,
     cdef Result operation       # or the operation that is to end
@@ -348,10 +363,12 @@ cdef class Machine:
     cdef readonly bint busy     #: Another thread is in a call.
 
     def __cinit__(self, QP qp not None, CQ cq not None, MR mr not None, *, CQ recv_cq=None, receives, receive_size, send_size,
-                  max_regions, max_message, max_backlog, announce, idle, bounces, sends_at, results_at, double spin):
+                  max_regions, max_message, max_backlog, announce, idle, bounces, sends_at, results_at, double spin,
+                  Places places=None, find=None):
         """The receives lie at the start of the memory, the SENDs from `sends_at` on, what atomics find from `results_at` on.
 
-        `recv_cq`: where receives complete, if that is another queue than `cq`.
+        `recv_cq`: where receives complete, if that is another queue than `cq`.  rdma() needs `places`, memory that is
+        registered, and `find(memoryview, reads)`, which gives a Hold on memory that is registered for this.
         """
         cdef msg_config config
         cdef msg_memory memory
@@ -364,17 +381,17 @@ cdef class Machine:
         memory.base, memory.lkey, memory.bounces = <uint8_t *><uintptr_t>mr.addr, mr.lkey, bounces
         memory.sends_at, memory.results_at = sends_at, results_at
         hooks.arg, hooks.make, hooks.grow, hooks.drop = <void *>self, make_message, grow_message, drop_message
-        hooks.copy, hooks.later = copy_message, keep_for_later
+        hooks.copy, hooks.later, hooks.asks = copy_message, keep_for_later, is_asked_for
         qp.need("post_send")
         recv_cq = recv_cq or cq
         cq.need("poll_cq")
         recv_cq.need("poll_cq")
         mr.need("post_send")
         self.qp, self.cq, self.recv_cq, self.mr, self.buffers, self.late = qp, cq, recv_cq, mr, {}, []
-        self.failed_ones, self.staged, self.old = [], [], []
+        self.failed_ones, self.old = [], []
         self.queued = deque()
         self.shared, self.withdrawn, self.leaving = {}, set(), []
-        self.spin = Spin(spin)
+        self.spin, self.places, self.find = Spin(spin), places, find
         self.drive = <const rnic_ext_drive *>rnic_extension(qp.ctx.p, RNIC_EXT_DRIVE)
         self.p = msg_open(&config, &memory, &hooks, qp.p, cq.p, recv_cq.p)
         if self.p is NULL:
@@ -385,7 +402,6 @@ cdef class Machine:
             msg_release(self.p)
             self.gather()
             msg_free(self.p)
-        PyMem_Free(self.asked)
 
     cdef void enter(self):
         self.mr.calls += 1
@@ -508,11 +524,11 @@ cdef class Machine:
             Py_DECREF(one)
             if op.status == RNIC_WC_SUCCESS:
                 one.finish()
+                if one.stage is not NULL:
+                    self.staged_out = one.staged_end
             else:
                 self.failed_ones.append(one)
             op = msg_done(self.p)
-        while self.staged and self.staged[0].done:
-            self.staged_out = (<Result>self.staged.pop(0)).staged_end
         if self.buffers:
             left = msg_left(self.p)
             while self.queued and <uint64_t>self.queued[0] <= left:
@@ -647,11 +663,21 @@ cdef class Machine:
     # ------------------------------------------------------------ messages
 
     def send(self, message, tag=0):
-        """Send a message.  0: it has left its buffer; more: its handle, it is queued; less: an errno, it was refused."""
-        cdef uint64_t number = PyNumber_Index(tag), handle = 0
+        """Send a message.  0: it has left its buffer; more: its handle, it is queued; less: an errno, it was refused.
+
+        EINVAL: it is no buffer of values in C order.
+        """
+        cdef uint64_t number, handle = 0
         cdef Sent sent = Sent.__new__(Sent)
         cdef int rc
-        take_buffer(message, &sent.view, PyBUF_C_CONTIGUOUS, "send()")
+        try:
+            number = PyNumber_Index(tag)
+        except OverflowError:
+            raise ValueError(f"send(): tag {tag}, it can be 0 to 2**64 - 1") from None
+        try:
+            take_buffer(message, &sent.view, PyBUF_C_CONTIGUOUS, "send()")
+        except (BufferError, TypeError, ValueError):
+            return -EINVAL
         sent.exported = True
         self.need("send()")
         next_one = msg_handle(self.p) + 1
@@ -867,25 +893,10 @@ cdef class Machine:
         return found
 
     def want(self, bint next_one, tags=()):
-        """Note that calls wait for a message of any tag, or with these."""
-        cdef tuple all = tuple(tags)
-        cdef Py_ssize_t n = len(all), i
-        cdef uint64_t *asked = self.one
+        """Note that calls wait for a message of any tag, or with these, a container that is looked into later, too."""
         self.alone("want()")
-        if n > 1:
-            asked = <uint64_t *>PyMem_Malloc(n * sizeof(uint64_t))
-            if asked is NULL:
-                raise MemoryError
-        try:
-            for i in range(n):
-                asked[i] = all[i]
-        except BaseException:
-            if n > 1:
-                PyMem_Free(asked)
-            raise
-        msg_want(self.p, next_one, asked, n)
-        PyMem_Free(self.asked)
-        self.asked = asked if n > 1 else NULL
+        self.asked = tags
+        msg_want(self.p, next_one, len(tags) > 0)
 
     def aim(self, view):
         """READ an announced message that comes next into these bytes, a memoryview; None: into none.
@@ -990,31 +1001,50 @@ cdef class Machine:
             array = b"" if region.array is NULL else (<const char *>region.array)[:region.array_bytes]
             found.append((region.serial, region.id, region.addr, region.length, region.rkey, region.access, array))
 
-    def rdma(self, int opcode, local, remote, int64_t offset, Places places not None, find, bint fence=False):
+    def rdma(self, int opcode, local, remote, offset, bint fence=False):
         """Queue a READ or WRITE between a buffer, or an MR, and the peer's region; pump() posts it.
 
-        `places`: memory that is registered; `find(memoryview, reads)`: a Hold on memory that is registered for this.
+        None: nothing was done: the connection is closed, or `local` cannot be this, or is no buffer of values in C order.
         """
-        cdef Result one = self.aimed(opcode, remote, offset, fence)
+        cdef Result one = Result.__new__(Result)
         cdef bint reads = opcode == RNIC_WR_RDMA_READ
-        one.local = local
+        cdef uint64_t length
+        cdef MR mr
+        if self.is_closed():
+            return None
         if isinstance(local, MR):
-            (<MR>local).need("post_send")
-            self.lie_in(one, local, 0, (<MR>local).length)
+            mr = <MR>local
+            if mr.pd is not self.mr.pd or (reads and not mr.can_be_filled()):
+                return None
+            length = mr.length
         else:
-            take_buffer(local, &one.view, PyBUF_C_CONTIGUOUS, "the call")
-            if reads and one.view.readonly and one.view.len:
-                PyBuffer_Release(&one.view)
-                raise BufferError("a READ needs memory that can be written")
-            one.exported = True
-            self.place(one, places, find, reads)
+            try:
+                take_buffer(local, &one.view, PyBUF_C_CONTIGUOUS, "the call")
+            except (BufferError, TypeError, ValueError):
+                return None
+            one.exported, length = True, one.view.len
+            if reads and one.view.readonly and length:
+                return None
+        self.aim_at(one, opcode, remote, offset, length, fence)
+        one.local = local
+        if one.exported:
+            self.place(one, reads)
+        else:
+            mr.need("post_send")
+            self.lie_in(one, mr, 0)
         return self.queue(one)
 
-    def atomic(self, int opcode, remote, int64_t offset, uint64_t compare_add, uint64_t swap=0, bint fence=False):
-        """Queue an atomic operation on 8 bytes of the peer's region."""
-        cdef Result one = self.aimed(opcode, remote, offset, fence)
-        one.op.compare_add, one.op.swap, one.length = compare_add, swap, MSG_RESULT
+    def atomic(self, int opcode, remote, offset, uint64_t compare_add, uint64_t swap=0, bint fence=False):
+        """Queue an atomic operation on 8 bytes of the peer's region; None: the connection is closed."""
+        cdef Result one = Result.__new__(Result)
+        if self.is_closed():
+            return None
+        one.op.compare_add, one.op.swap = compare_add, swap
+        self.aim_at(one, opcode, remote, offset, MSG_RESULT, fence)
         return self.queue(one)
+
+    cdef bint is_closed(self):
+        return msg_state(self.p) >= MSG_CLOSED or msg_is_closing(self.p)
 
     def carry_out(self, SendWR wr not None):
         """Queue a READ or WRITE as this request has it, in memory that no region of the peer's names; pump() posts it."""
@@ -1035,43 +1065,64 @@ cdef class Machine:
         one.op.pieces, one.op.pieces_n = one.pieces, n
         return self.queue(one)
 
-    cdef Result aimed(self, int opcode, remote, int64_t offset, bint fence):
-        cdef Result one = Result.__new__(Result)
+    cdef int aim_at(self, Result one, int opcode, remote, offset, uint64_t length, bint fence) except -1:
+        """Where in the peer's memory: what the peer would refuse, which would end the connection, is refused here."""
+        cdef bint reads = opcode == RNIC_WR_RDMA_READ, writes = opcode == RNIC_WR_RDMA_WRITE
+        cdef int huge = 0, needs = (RNIC_ACCESS_REMOTE_READ if reads else RNIC_ACCESS_REMOTE_WRITE if writes else
+                                    RNIC_ACCESS_REMOTE_ATOMIC)
+        cdef uint64_t size
+        cdef int granted
+        try:
+            size, granted, one.op.addr, one.op.region, one.op.rkey = (
+                remote.length, remote.access, remote.addr, remote.id, remote.rkey)
+        except AttributeError:
+            raise TypeError(f"{WROpcode(opcode).name}: remote is a Region, as next_region() returns it, not "
+                            f"{type(remote).__name__}") from None
+        number = PyNumber_Index(offset)
+        one.offset = PyLong_AsLongLongAndOverflow(number, &huge)
+        if length > <uint64_t>longest:
+            raise ValueError(f"{length} bytes are more than {LONGEST}, the most of one operation: use several")
+        if huge or one.offset < 0 or <uint64_t>one.offset + length > size:
+            raise ValueError(f"{length} bytes at {number} are beyond region {remote.id} of {size} bytes")
+        if not granted & needs:
+            raise ValueError(f"region {remote.id} grants {remote.access.name or 'nothing'}, and {WROpcode(opcode).name} "
+                             f"needs {AccessFlags(needs).name}")
+        one.op.addr += <uint64_t>one.offset
+        if not reads and not writes and one.op.addr % MSG_RESULT:
+            raise ValueError(f"{WROpcode(opcode).name} needs an address that is a multiple of 8, not offset {number}")
         self.need("post_send")
-        one.op.opcode, one.remote, one.offset, one.op.fence, one.op.owner = opcode, remote, offset, fence, <void *>one
-        one.op.region, one.op.rkey = remote.id, remote.rkey
-        one.op.addr = <uint64_t>remote.addr + <uint64_t>offset
-        return one
+        one.op.opcode, one.op.fence, one.op.owner, one.remote, one.length = opcode, fence, <void *>one, remote, length
+        return 0
 
     cdef Result queue(self, Result one):
         """From here on nothing can fail but the operation."""
         if one.stage is not NULL:
             if one.op.opcode == RNIC_WR_RDMA_WRITE:
                 memcpy(one.stage, one.view.buf, one.length)
-            self.staged.append(one)
             self.staged_in = one.staged_end
         Py_INCREF(one)
         msg_operate(self.p, &one.op)
         self.gather()
         return one
 
-    cdef void lie_in(self, Result one, MR mr, uint64_t at, uint64_t length):
-        one.length, one.hold = length, Hold(mr, at, length)
-        one.op.sge.addr, one.op.sge.length, one.op.sge.lkey = mr.iova + at, <uint32_t>length, mr.lkey
+    cdef int lie_in(self, Result one, MR mr, uint64_t at) except -1:
+        one.hold = Hold(mr, at, one.length)
+        one.op.sge.addr, one.op.sge.length, one.op.sge.lkey = mr.iova + at, <uint32_t>one.length, mr.lkey
+        return 0
 
-    cdef int place(self, Result one, Places places, find, bint reads) except -1:
+    cdef int place(self, Result one, bint reads) except -1:
         """Where its bytes are: in registered memory, or, short ones, in a copy."""
         cdef MR mr
         cdef Hold hold
-        one.length = one.view.len
         if one.length == 0:
             return 0
-        mr = places.at(<uintptr_t>one.view.buf, one.length, reads)
+        mr = self.places.at(<uintptr_t>one.view.buf, one.length, reads)
         if mr is not None:
-            self.lie_in(one, mr, <uintptr_t>one.view.buf - mr.addr, one.length)
+            self.lie_in(one, mr, <uintptr_t>one.view.buf - mr.addr)
         elif not self.copies(one):
-            hold = find(memoryview(one.local), reads)
-            self.lie_in(one, hold.mr, hold.offset, one.length)
+            data = PyMemoryView_FromMemory(<char *>one.view.buf, one.length, PyBUF_WRITE if reads else PyBUF_READ)
+            hold = self.find(data, reads)
+            self.lie_in(one, hold.mr, hold.offset)
         return 0
 
     cdef bint copies(self, Result one) except -1:
@@ -1191,3 +1242,36 @@ cdef class Machine:
         cdef msg_statistics found
         msg_count(self.p, &found)
         return found
+
+
+@cython.final
+cdef class Chain:
+    """Operations that are posted some at a time, and whose ends are waited for together."""
+
+    cdef object machine
+    cdef list under_way     # some may have ended
+    cdef int64_t given
+    cdef public bint fenced         #: The next one is to wait for READs and atomics before it.
+    cdef readonly Result failed     #: The first operation that has failed; None: none has.
+
+    def __init__(self, machine):
+        self.machine, self.under_way = machine, []
+
+    def add(self, Result one not None):
+        """Add one, which is queued; returns it."""
+        one.index, self.given, self.fenced = self.given, self.given + 1, False
+        self.under_way.append(one)
+        if self.given % CHAIN == 0:
+            self.machine.pump()
+            self.is_over()
+        return one
+
+    cpdef bint is_over(self):
+        """Whether all have ended; what has is forgotten here, but for the first that failed."""
+        cdef Py_ssize_t n = 0
+        while n < len(self.under_way) and (<Result>self.under_way[n]).done:
+            if self.failed is None and (<Result>self.under_way[n]).error is not None:
+                self.failed = self.under_way[n]
+            n += 1
+        del self.under_way[:n]
+        return not self.under_way

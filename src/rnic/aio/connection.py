@@ -18,8 +18,9 @@ from rnic.conn.core import Core
 from rnic.conn.ending import GRACE
 from rnic.conn.face import Face, room
 from rnic.conn.messages import ANY, AnyTag, as_bytes, check_room, put
+from rnic.conn.ops import COMPARE_SWAP, FETCH_ADD, READ, WRITE
 from rnic.endpoint import EndpointError, Region
-from rnic.enums import AccessFlags, WROpcode
+from rnic.enums import AccessFlags
 from rnic.times import seconds
 
 if TYPE_CHECKING:
@@ -252,7 +253,7 @@ class Connection(Face):
         returned; so it is for read(), fetch_add() and compare_swap().
         """
         await self._pump.turn.take()
-        await self._run(self._core.rdma(WROpcode.RDMA_WRITE, local, remote, offset))
+        await self._run(self._core.rdma(WRITE, local, remote, offset))
 
     async def read(self, local: AnyBuffer | MR, remote: Region, offset: int = 0) -> None:
         """Fill a whole buffer from the peer's region, from byte `offset` on; returns when it is full.
@@ -261,7 +262,7 @@ class Connection(Face):
         was withdrawn or does not grant REMOTE_READ.
         """
         await self._pump.turn.take()
-        await self._run(self._core.rdma(WROpcode.RDMA_READ, local, remote, offset))
+        await self._run(self._core.rdma(READ, local, remote, offset))
 
     async def read_array(
         self,
@@ -289,7 +290,7 @@ class Connection(Face):
         """
         n = word(n, "n")
         await self._pump.turn.take()
-        return await self._run(self._core.atomic(WROpcode.ATOMIC_FETCH_AND_ADD, remote, offset, n)) or 0
+        return await self._run(self._core.atomic(FETCH_ADD, remote, offset, n)) or 0
 
     async def compare_swap(self, remote: Region, compare: int, swap: int, offset: int = 0) -> int:
         """Replace 8 bytes of the peer's region by `swap` if they equal `compare`, in one step; returns their
@@ -299,7 +300,7 @@ class Connection(Face):
         """
         values = word(compare, "compare"), word(swap, "swap")
         await self._pump.turn.take()
-        return await self._run(self._core.atomic(WROpcode.ATOMIC_CMP_AND_SWP, remote, offset, *values)) or 0
+        return await self._run(self._core.atomic(COMPARE_SWAP, remote, offset, *values)) or 0
 
     async def _run(self, one: Result) -> int | None:
         if not self._core.machine.wait_done(one, 0.0):

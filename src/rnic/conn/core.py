@@ -18,7 +18,7 @@ from rnic._nic.nic import MR, Result, not_shared
 from rnic.conn.ending import GRACE, Ending
 from rnic.conn.memory import MAX_OPS, Memory
 from rnic.conn.messages import STOPPED, Messages
-from rnic.conn.ops import check, explain, local_side
+from rnic.conn.ops import explain, local_side
 from rnic.conn.pool import Pool
 from rnic.conn.sharing import Sharing
 from rnic.endpoint import (
@@ -102,7 +102,7 @@ class Core:
             # One descriptor for both: completions, and what the connection manager says.
             self.channel = undo.enter_context(EventChannel(beside=self.comp))
             cm_id.migrate_id(self.channel)
-            self.machine = self.memory.machine(self.qp, self.cq, self.cq)
+            self.machine = self.memory.machine(self.qp, self.cq, self.cq, pool=self.pool)
             undo.pop_all()
         self.sharing, self.messages, self.end = Sharing(self), Messages(self), Ending(self)
         self._established = False  # the connection manager knows that the peer is ready
@@ -381,23 +381,22 @@ class Core:
         self, opcode: WROpcode, local: AnyBuffer | MR, remote: Region, offset: int, fence: bool = False
     ) -> Result:
         """Queue a READ or WRITE between a buffer, or an MR, and the peer's region."""
-        self._may_operate()
-        side: AnyBuffer | MR
-        if type(local) is bytearray:  # there is nothing to find out
-            side, length = local, len(local)
-        else:
-            side = local_side(local, self.pd, opcode)
-            length = side.length if isinstance(side, MR) else side.nbytes
-        offset = check(opcode, remote, offset, length)
-        return self.machine.rdma(opcode, side, remote, offset, self.pool.places, self.pool.hold, fence)
+        one = None if self.gone else self.machine.rdma(opcode, local, remote, offset, fence)
+        if one is None:
+            self._may_operate()
+            one = self.machine.rdma(opcode, local_side(local, self.pd, opcode), remote, offset, fence)
+        assert one is not None
+        return one
 
     def atomic(
         self, opcode: WROpcode, remote: Region, offset: int, add: int, swap: int = 0, fence: bool = False
     ) -> Result:
         """Queue an atomic operation on 8 bytes of the peer's region."""
-        self._may_operate()
-        offset = check(opcode, remote, offset, 8)
-        return self.machine.atomic(opcode, remote, offset, add, swap, fence)
+        one = None if self.gone else self.machine.atomic(opcode, remote, offset, add, swap, fence)
+        if one is None:
+            self._may_operate()
+        assert one is not None
+        return one
 
     def _may_operate(self) -> None:
         if self.gone or self.machine.state >= _CLOSED or self.machine.closing:

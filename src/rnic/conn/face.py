@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from errno import EINVAL
 from typing import TYPE_CHECKING, Any
 
-from rnic._nic.nic import MR
+from rnic._nic.nic import LONGEST, MR
 from rnic.conn.arrays import Layout
 from rnic.conn.core import Core
 from rnic.conn.handshake import Desk
-from rnic.conn.ops import LONGEST
 from rnic.conn.pool import Pool
 from rnic.endpoint import Region, Statistics
 from rnic.endpoint.buffers import flat

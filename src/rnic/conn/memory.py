@@ -13,6 +13,7 @@ from rnic.verbs.pd import PD
 
 if TYPE_CHECKING:
     from rnic._nic.nic import CQ, QP
+    from rnic.conn.pool import Pool
 
 RESULT_SIZE = 8
 MAX_BOUNCE = 32
@@ -35,10 +36,12 @@ class Memory:
         self.results_at = -(-(self.sends_at + self.bounces * config.send_size) // RESULT_SIZE) * RESULT_SIZE
         self.mr: MR = pd.alloc_mr(self.results_at + MAX_OPS * RESULT_SIZE, AccessFlags.LOCAL_WRITE)
 
-    def machine(self, qp: QP, send_cq: CQ, recv_cq: CQ, bounces: int | None = None) -> Machine:
+    def machine(
+        self, qp: QP, send_cq: CQ, recv_cq: CQ, bounces: int | None = None, pool: Pool | None = None
+    ) -> Machine:
         """The machine that moves messages on a queue pair, by this memory; the completion queues may be one.
 
-        `bounces`: how many of the buffers for SENDs it uses; None: all.
+        `bounces`: how many of the buffers for SENDs it uses; None: all.  `pool`: memory for rdma().
         """
         config = self._config
         return Machine(
@@ -58,6 +61,8 @@ class Memory:
             sends_at=self.sends_at,
             results_at=self.results_at,
             spin=config.spin,
+            places=None if pool is None else pool.places,
+            find=None if pool is None else pool.hold,
         )
 
     def let_go(self) -> None:

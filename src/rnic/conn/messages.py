@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from errno import EMSGSIZE, ENOMEM, ESHUTDOWN
+from errno import EINVAL, EMSGSIZE, ENOMEM, ESHUTDOWN
 from typing import TYPE_CHECKING
 
 from rnic.endpoint import Capability, ClosedError, MessageTooLongError
@@ -64,21 +64,12 @@ class Messages:
         """Send a message; 0: it has left its buffer, or its handle."""
         if self._core.gone:
             self._core.check()
-        sent = self._hand_over(message, tag or 0)
+        sent = self._machine.send(message, tag or 0)
+        if sent == -EINVAL:
+            sent = self._machine.send(flat(message, "send()"), tag or 0)  # flat() says what a message can be
         if sent < 0:
             self._refuse(sent, message)
         return sent
-
-    def _hand_over(self, message: AnyBuffer, tag: int) -> int:
-        last = self._machine.handle
-        try:
-            return self._machine.send(message, tag)
-        except (BufferError, OverflowError, TypeError, ValueError) as error:
-            if self._machine.handle != last:  # it is an exception from outside: the message was sent
-                raise
-            if isinstance(error, OverflowError):
-                raise ValueError(f"send(): tag {tag}, it can be 0 to 2**64 - 1") from None
-        return self._machine.send(flat(message, "send()"), tag)  # flat() says in words what a message can be
 
     def _refuse(self, sent: int, message: AnyBuffer) -> None:
         core = self._core

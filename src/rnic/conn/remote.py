@@ -3,18 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from rnic._nic.nic import MR, Result, word
+from rnic._nic.nic import MR, word
 from rnic.conn.arrays import Layout
 from rnic.conn.batch import BatchFace
+from rnic.conn.ops import COMPARE_SWAP, FETCH_ADD, READ, WRITE
 from rnic.conn.waits import Waits
 from rnic.endpoint import Region
-from rnic.enums import AccessFlags, WROpcode
+from rnic.enums import AccessFlags
 from rnic.times import after, seconds
 
 if TYPE_CHECKING:
@@ -106,7 +105,11 @@ class Remote(Waits):
         TimeoutError the operation continues, and uses the buffer until close() or a later operation has
         returned; so it is for read(), fetch_add() and compare_swap().
         """
-        self._operate("write", partial(self._core.rdma, WROpcode.RDMA_WRITE, local, remote, offset), timeout)
+        self._enter("write", timeout)
+        try:
+            self._finish(self._core.rdma(WRITE, local, remote, offset), timeout, "write")
+        finally:
+            self._inside = None
 
     def read(
         self, local: AnyBuffer | MR, remote: Region, offset: int = 0, *, timeout: float | None = None
@@ -116,7 +119,11 @@ class Remote(Waits):
         For a part of a buffer, give a slice of its memoryview. Raises ValueError if the region is too short,
         was withdrawn or does not grant REMOTE_READ.
         """
-        self._operate("read", partial(self._core.rdma, WROpcode.RDMA_READ, local, remote, offset), timeout)
+        self._enter("read", timeout)
+        try:
+            self._finish(self._core.rdma(READ, local, remote, offset), timeout, "read")
+        finally:
+            self._inside = None
 
     def read_array(
         self,
@@ -145,8 +152,12 @@ class Remote(Waits):
         negative `n` subtracts. Their address, the region's and `offset`, is a multiple of 8. Raises
         ValueError if it is not, if they lie outside of the region, or if 8 bytes do not hold `n`.
         """
-        make = partial(self._core.atomic, WROpcode.ATOMIC_FETCH_AND_ADD, remote, offset, word(n, "n"))
-        return self._operate("fetch_add", make, timeout) or 0
+        n = word(n, "n")
+        self._enter("fetch_add", timeout)
+        try:
+            return self._finish(self._core.atomic(FETCH_ADD, remote, offset, n), timeout, "fetch_add") or 0
+        finally:
+            self._inside = None
 
     def compare_swap(
         self, remote: Region, compare: int, swap: int, offset: int = 0, *, timeout: float | None = None
@@ -156,14 +167,11 @@ class Remote(Waits):
 
         They were replaced if that is `compare`. The numbers and the address are those of fetch_add().
         """
-        values = word(compare, "compare"), word(swap, "swap")
-        make = partial(self._core.atomic, WROpcode.ATOMIC_CMP_AND_SWP, remote, offset, *values)
-        return self._operate("compare_swap", make, timeout) or 0
-
-    def _operate(self, what: str, make: Callable[[], Result], timeout: float | None) -> int | None:
-        self._enter(what, timeout)
+        compare, swap = word(compare, "compare"), word(swap, "swap")
+        self._enter("compare_swap", timeout)
         try:
-            return self._finish(make(), timeout, what)
+            one = self._core.atomic(COMPARE_SWAP, remote, offset, compare, swap)
+            return self._finish(one, timeout, "compare_swap") or 0
         finally:
             self._inside = None
 

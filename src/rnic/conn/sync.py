@@ -47,17 +47,17 @@ class Connection(Remote):
         everything has arrived. `tag` is a number for recv(tag=...), 64 bits; ValueError if the peer's version
         of rnic is too old for tags.
         """
-        core = self._core
+        core, machine = self._core, self._core.machine
         self._enter("send", timeout)
         try:
-            handle = core.machine.handle + 1
+            handle = machine.handle + 1
             try:
                 if core.messages.send(message, tag):
-                    wait = partial(core.machine.wait_sent, handle)
+                    wait = partial(machine.wait_sent, handle)
                     self._until(wait, lambda: core.messages.is_sent(handle), timeout, "send")
                     core.messages.raise_unsent(handle)
             except BaseException as error:
-                core.machine.take_back(handle)
+                machine.take_back(handle)
                 if isinstance(error, TimeoutError):  # else the next call tells the peer
                     core.pump(monotonic())
                 raise
