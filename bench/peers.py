@@ -38,6 +38,7 @@ PACKAGES = {
     "cmtime": "rdmacm-utils",
     "ucmatose": "rdmacm-utils",
     "rping": "rdmacm-utils",
+    "valgrind": "valgrind",
 }
 
 

@@ -11,6 +11,7 @@ import craft
 import existing
 import figures
 import guest
+import instructions
 import iwarp
 import scaling
 from build import HERE
@@ -23,7 +24,7 @@ from tables import Measurements, Setting, Table, Target
 
 
 class Section(Protocol):
-    """A module that measures: figures, iwarp, existing, craft, scaling, guest."""
+    """A module that measures: figures, iwarp, existing, craft, scaling, guest, instructions."""
 
     def measurements(self, s: Setting) -> Measurements: ...
     def tables(self) -> list[Table]: ...
@@ -39,6 +40,7 @@ SECTIONS: dict[str, Section] = {
     "patterns": craft,
     "scaling": scaling,
     "guest": guest,
+    "instructions": instructions,
 }
 PICTURES = {"patterns": craft.pictures, "scaling": scaling.pictures}
 LIMITS = HERE / "limits.md"
