@@ -35,6 +35,7 @@ PACKAGES = {
     "ib_send_lat": "perftest",
     "ib_write_lat": "perftest",
     "ib_read_lat": "perftest",
+    "ibv_rc_pingpong": "ibverbs-utils",
     "cmtime": "rdmacm-utils",
     "ucmatose": "rdmacm-utils",
     "rping": "rdmacm-utils",

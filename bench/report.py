@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import craft
+import crowded
 import existing
 import figures
 import guest
@@ -24,7 +25,7 @@ from tables import Measurements, Setting, Table, Target
 
 
 class Section(Protocol):
-    """A module that measures: figures, iwarp, existing, craft, scaling, guest, instructions."""
+    """A module that measures: figures, iwarp, existing, craft, crowded, scaling, guest, instructions."""
 
     def measurements(self, s: Setting) -> Measurements: ...
     def tables(self) -> list[Table]: ...
@@ -38,6 +39,7 @@ SECTIONS: dict[str, Section] = {
     "iwarp": iwarp,
     "programs": existing,
     "patterns": craft,
+    "crowded": crowded,
     "scaling": scaling,
     "guest": guest,
     "instructions": instructions,
