@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,8 +17,8 @@ ROOT = HERE.parent
 OUT = ROOT / "build-bench"
 # What meson's buildtype=release and b_lto say, and -g, which costs nothing and lets a profile name its lines.
 FLAGS = ["-std=gnu11", "-O3", "-flto=auto", "-g", "-D_GNU_SOURCE", "-pthread", '-DRNIC_VERSION="bench"']
-# Of the whole program at once the compiler fears too much.
-WARNINGS = ["-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wno-maybe-uninitialized"]
+WARNINGS = ["-Wall", "-Wextra", "-Werror", "-Wshadow"]
+FABRIC = ("talk", "fabric", "check")  # of tests/c: two ends of src/msg, and the network between
 
 
 def compiler() -> list[str]:
@@ -41,28 +42,40 @@ def older(made: Path, sources: list[Path]) -> bool:
 
 
 def build() -> dict[str, Path]:
-    """The programs "native", "udp" and "copy"; compiles only what has changed."""
-    core, loops = ROOT / "src" / "nic", ROOT / "src" / "rnic" / "_nic"
-    headers = [*core.rglob("*.h"), *loops.glob("*.h"), HERE / "loops.h", HERE / "tcp.h"]
-    cc, include = compiler(), [f"-I{core}", f"-I{loops}"]
+    """The programs "native", "udp", "copy", "messages", the library "clock"; compiles what has changed."""
+    src, tests = ROOT / "src", ROOT / "tests" / "c"
+    core, loops = src / "nic", src / "rnic" / "_nic"
+    headers = [*src.rglob("*.h"), *tests.glob("*.h"), HERE / "loops.h", HERE / "tcp.h"]
+    cc, include = compiler(), [f"-I{folder}" for folder in (core, loops, src, tests)]
 
     def compile_one(source: Path) -> Path:
         made = OUT / source.relative_to(ROOT).with_suffix(".o")
         if older(made, [source, *headers]):
             made.parent.mkdir(parents=True, exist_ok=True)
-            run([*cc, *FLAGS, *include, "-c", str(source), "-o", str(made)])
+            run([*cc, *FLAGS, *WARNINGS, *include, "-c", str(source), "-o", str(made)])
         return made
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        device = list(pool.map(compile_one, sorted(core.rglob("*.c"))))
-    samples = [compile_one(loops / "samples.c")]
-    parts = {"native": [*device, compile_one(loops / "perf.c"), *samples], "udp": samples, "copy": []}
+    def compile_all(sources: Iterable[Path]) -> list[Path]:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            return list(pool.map(compile_one, sorted(sources)))
+
+    device, samples = compile_all(core.rglob("*.c")), [compile_one(loops / "samples.c")]
+    ends = compile_all([*(src / "msg").glob("*.c"), *(tests / f"{name}.c" for name in FABRIC)])
+    parts = {
+        "native": [*device, compile_one(loops / "perf.c"), *samples],
+        "udp": samples,
+        "copy": [],
+        "messages": [*device, *ends],
+    }
     programs = {name: OUT / name for name in parts}
     for name, made in programs.items():
-        if older(made, [HERE / f"{name}.c", *headers, *parts[name]]):
-            linked = [str(HERE / f"{name}.c"), *map(str, parts[name])]
-            run([*cc, *FLAGS, *WARNINGS, *include, *linked, "-o", str(made)])
-    return programs
+        linked = [compile_one(HERE / f"{name}.c"), *parts[name]]
+        if older(made, linked):  # -w: of the whole program at once the compiler fears too much
+            run([*cc, *FLAGS, "-w", *map(str, linked), "-o", str(made)])
+    clock, source = OUT / "clock.so", HERE / "clock.c"
+    if older(clock, [source]):
+        run([*cc, *FLAGS, *WARNINGS, "-shared", "-fPIC", str(source), "-o", str(clock)])
+    return programs | {"clock": clock}
 
 
 if __name__ == "__main__":

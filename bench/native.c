@@ -6,7 +6,7 @@
  *
  *   native FD serve sleep|burn|sink|echo|memory [name=value ...]
  *   native FD write|send|read|write_latency|read_latency|atomic_latency|send_pingpong|memory_pingpong [name=value ...]
- *   native - single [loop=chain|pingpong] [chain=32] [count=100000] [size=8]
+ *   native - single [loop=chain|read|pingpong] [chain=32] [count=100000] [size=8]
  *
  * size      bytes of a message                      seconds  how long to measure
  * chain     work requests of one post, the last of which is signaled
@@ -482,9 +482,11 @@ static struct {
 static void answer(const struct end *e, const struct rnic_wc *wc) {
     struct rnic_sge sge = {(uintptr_t)e->buffer, wc->byte_len, e->mr->lkey};
     struct rnic_recv_wr recv = {.sg_list = &sge, .num_sge = 1};
-    struct rnic_send_wr send = {.opcode = RNIC_WR_SEND, .sg_list = &sge, .num_sge = 1, .send_flags = RNIC_SEND_INLINE};
+    struct rnic_send_wr send = {.opcode = RNIC_WR_SEND, .sg_list = &sge, .num_sge = 1};
     const struct rnic_recv_wr *bad_recv;
     const struct rnic_send_wr *bad_send;
+    if (wc->byte_len <= INLINE)
+        send.send_flags |= RNIC_SEND_INLINE;
     if (other.answered++ % SIGNAL_EVERY == 0)
         send.send_flags |= RNIC_SEND_SIGNALED;
     need(e->ops->post_send(e->qps[0].qp, &send, &bad_send, &err), "post_send");
@@ -509,7 +511,7 @@ static int poll_both(struct rnic_cq *cq, int n, struct rnic_wc *wc) {
     return 0;
 }
 
-/* callgrind counts what happens in here: chains of WRITEs, and the target's part of them; or messages and answers. */
+/* callgrind counts what happens in here: chains of WRITEs or READs, and the target's part of them; or messages and answers. */
 __attribute__((noinline)) void counted_run(struct end *e, const struct perf_plan *plan) { run(e, plan); }
 
 static void run_single(struct end end[2], const struct perf_plan *plan, uint32_t chain) {
@@ -540,15 +542,18 @@ static void single(char **argv) {
     static struct end end[2];
     uint32_t size = option_number(argv, "size", 8), chain = option_number(argv, "chain", 32);
     uint32_t count = option_number(argv, "count", 100000);
-    bool pingpong = !strcmp(option(argv, "loop", "chain"), "pingpong");
+    const char *loop = option(argv, "loop", "chain");
+    bool pingpong = !strcmp(loop, "pingpong"), reads = !strcmp(loop, "read");
     struct perf_plan plan = {.loop = pingpong ? PERF_PINGPONG : PERF_STREAM,
-                             .opcode = pingpong ? RNIC_WR_SEND : RNIC_WR_RDMA_WRITE,
+                             .opcode = reads ? RNIC_WR_RDMA_READ : RNIC_WR_RDMA_WRITE,
                              .size = size,
-                             .inlined = size <= INLINE,
+                             .inlined = size <= INLINE && !reads,
                              .group = chain,
                              .chained = true,
                              .iterations = pingpong ? count / 2 : count};
-    if (!chain || chain > PERF_GROUP_MAX || count < chain || size > (pingpong ? INLINE : BUFFER_BYTES))
+    if (pingpong)
+        plan.opcode = RNIC_WR_SEND;
+    if (!chain || chain > PERF_GROUP_MAX || count < chain || size > BUFFER_BYTES)
         die("chain, count or size");
     end[0].loops.line = end[1].loops.line = -1; /* none, on which nobody speaks */
     for (int i = 0; i < 2; i++)

@@ -35,9 +35,11 @@ PACKAGES = {
     "ib_send_lat": "perftest",
     "ib_write_lat": "perftest",
     "ib_read_lat": "perftest",
+    "ibv_rc_pingpong": "ibverbs-utils",
     "cmtime": "rdmacm-utils",
     "ucmatose": "rdmacm-utils",
     "rping": "rdmacm-utils",
+    "valgrind": "valgrind",
 }
 
 

@@ -2,15 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # Where the time of a figure goes.
 #
-#   bench/profile.sh instructions [loop=chain] [size=8] [chain=32]
-#       per WRITE in chains, both ends in one thread (callgrind); loop=pingpong: per SEND that is answered
+#   bench/profile.sh instructions [loop=chain] [size=8] [chain=32] [local=1]
+#       per WRITE in chains, both ends in one thread (callgrind); loop=read: per READ; loop=pingpong: per SEND that is
+#       answered
 #   bench/profile.sh time TEST [name=value ...]      samples of both processes (perf); TEST as in bench/native.c
 #   bench/profile.sh calls TEST [name=value ...]     system calls of both processes (strace)
 #   bench/profile.sh python FILE ROLE ...            samples of a pair of Python's, and how often they were switched:
 #       connend.py echo sync, patternend.py use get rnic, idleend.py use aio
 #
-# Instructions are counted outside the kernel and do not depend on what else the machine does: a few in a thousand
-# differ from run to run, by timers.  Results stay in build-bench/.
+# Instructions are counted outside the kernel, while time goes on by calls of the clock alone (bench/clock.c), and hardly
+# differ from run to run.  bench/instructions.py keeps some.  Results stay in build-bench/.
 set -eu
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-.venv/bin/python}
@@ -40,7 +41,7 @@ server_of() {
 
 instructions() {
     needs valgrind valgrind
-    alone valgrind --tool=callgrind --callgrind-out-file=$OUT/callgrind.out --toggle-collect='counted_*' \
+    alone env LD_PRELOAD=$OUT/clock.so valgrind --tool=callgrind --callgrind-out-file=$OUT/callgrind.out --toggle-collect='counted_*' \
         $OUT/native - single count="$OPERATIONS" "$@" >/dev/null 2>$OUT/callgrind.log
     callgrind_annotate --auto=no $OUT/callgrind.out | "$PYTHON" -c '
 import re, sys
@@ -100,7 +101,7 @@ calls)
     ;;
 run) pair "$@" ;;
 *)
-    sed -n '3,13s/^# \{0,1\}//p' "$0"
+    sed -n '3,14s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import craft
+import crowded
 import existing
 import figures
 import guest
+import instructions
 import iwarp
 import scaling
 from build import HERE
@@ -23,7 +25,7 @@ from tables import Measurements, Setting, Table, Target
 
 
 class Section(Protocol):
-    """A module that measures: figures, iwarp, existing, craft, scaling, guest."""
+    """A module that measures: figures, iwarp, existing, craft, crowded, scaling, guest, instructions."""
 
     def measurements(self, s: Setting) -> Measurements: ...
     def tables(self) -> list[Table]: ...
@@ -37,8 +39,10 @@ SECTIONS: dict[str, Section] = {
     "iwarp": iwarp,
     "programs": existing,
     "patterns": craft,
+    "crowded": crowded,
     "scaling": scaling,
     "guest": guest,
+    "instructions": instructions,
 }
 PICTURES = {"patterns": craft.pictures, "scaling": scaling.pictures}
 LIMITS = HERE / "limits.md"

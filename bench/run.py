@@ -57,6 +57,8 @@ def options() -> argparse.Namespace:
     what.add_argument("--patterns", action="store_true", help="patterns and the tools made of them, alone")
     what.add_argument("--scaling", action="store_true", help="1 to 1,000 queue pairs, 1 to 8 processes")
     what.add_argument("--guest", action="store_true", help="beside rdma_rxe and siw in virtual machines")
+    what.add_argument("--crowded", action="store_true", help="beside other work alone")
+    what.add_argument("--instructions", action="store_true", help="counts of instructions alone")
     what.add_argument("--all", action="store_true", help="all of these, and the other tables")
     what.add_argument("--page", action="store_true", help="measure nothing: README.md of the files of JSON")
     return parser.parse_args()
@@ -66,7 +68,7 @@ def chosen(args: argparse.Namespace) -> list[str]:
     """Names of sections."""
     if args.all:
         return list(report.SECTIONS)
-    one = [name for name in ("iwarp", "programs", "patterns", "scaling", "guest") if getattr(args, name)]
+    one = [name for name in report.SECTIONS if getattr(args, name, False)]
     return one or ["latest", "iwarp", "programs"]
 
 
