@@ -88,7 +88,7 @@ struct here {
     uint64_t ask_again[SLOT_COUNT]; /* not before */
     int doors[SLOTS_EACH];          /* where others ask; -1: closed */
     uint64_t doors_again;           /* watched again then; NEVER: they are watched */
-    int bells_fd; /* the set of the lanes' sockets */
+    int bells_fd;                   /* the set of the lanes' sockets */
     struct watched watched[SLOTS_EACH], watched_bells;
 };
 

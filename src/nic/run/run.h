@@ -110,7 +110,7 @@ struct run {
     _Atomic bool driven;           /* a thread that waits does the engine's work, see drive.c */
     _Atomic uint64_t driven_at;    /* when the last one has left; 0: none has */
     _Atomic uint32_t drives;       /* how many have */
-    bool roused;                  /* who makes a pass was woken by what has come; under the lock */
+    bool roused;                   /* who makes a pass was woken by what has come; under the lock */
     _Atomic uint32_t waiters;      /* threads that wait as well, */
     int turn_fd;                   /* and drive next: who reads it */
     _Atomic uint32_t inside;       /* threads in drive_wait(), */

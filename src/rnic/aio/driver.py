@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 FEW = 4
 """So many connections are asked at once whether something has come for them; more of them hear of it by their descriptors."""
 
-_drivers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, Driver]] = weakref.WeakKeyDictionary()
+_drivers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, Driver]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 class Driver:
@@ -49,7 +51,8 @@ class Driver:
                 if pump in self._pumps and pump.core.machine.ready:
                     pump.run()
         if loop is not None:
-            loop.call_soon(self._settle)  # behind the tasks that have been woken, whose answers take ACKs along
+            # Behind the tasks that have been woken, whose answers take ACKs along.
+            loop.call_soon(self._settle)
 
     def _settle(self) -> None:
         loop = self._loop()
