@@ -208,3 +208,25 @@ void talk_goodbye(void) {
     CHECK_EQ(msg_state(b.m), MSG_CLOSED);
     CHECK_EQ(msg_error(a.m)->kind, MSG_WELL);
 }
+
+uint8_t *bytes_of(uint64_t n, uint64_t seed) {
+    uint8_t *data = malloc(n + 1);
+    fill(data, n, seed);
+    return data;
+}
+
+uint8_t *say(struct side *s, uint64_t n, uint64_t tag, uint64_t seed, int want) {
+    uint64_t handle;
+    uint8_t *data = bytes_of(n, seed);
+    CHECK_EQ(msg_send(s->m, data, n, tag, &handle), want);
+    return data;
+}
+
+void hear(struct side *s, const uint64_t *tag, uint64_t n, uint64_t seed) {
+    struct msg_in *in = msg_find(s->m, tag);
+    CHECK(in != NULL);
+    CHECK_EQ(in->bytes, n);
+    CHECK(filled(in->data, n, seed));
+    msg_take(s->m, in);
+    msg_drop(s->m, in);
+}

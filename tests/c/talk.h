@@ -35,6 +35,11 @@ struct side { /* an end as its program has it */
 extern struct pair p;
 extern struct side a, b;
 
+uint8_t *bytes_of(uint64_t n, uint64_t seed);
+/* Sends a message of a seed's bytes; its memory, to be freed once the message has left it. */
+uint8_t *say(struct side *s, uint64_t n, uint64_t tag, uint64_t seed, int want);
+void hear(struct side *s, const uint64_t *tag, uint64_t n, uint64_t seed);
+
 void talk_open(struct side *s, struct end *e, const struct how *h); /* its receives are posted, nobody has greeted it */
 void talk_greet(struct side *s, const struct how *of_the_peer);
 void talk_open_both(const struct how *of_a, const struct how *of_b);

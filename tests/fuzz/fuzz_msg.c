@@ -167,7 +167,7 @@ static uint32_t change(uint8_t *f, uint32_t n) {
     }
 }
 
-static void say(void) {
+static void say_any(void) {
     uint8_t *f = a.end->mem + MEMORY / 2;
     memset(f, 0x5A, 4096);
     uint32_t n = change(f, next_frame(f));
@@ -361,7 +361,7 @@ int main(int argc, char **argv) {
     for (number = 0; number < cases; number++) {
         if (number % LIFE == 0)
             open_world();
-        say();
+        say_any();
         for (uint32_t n = below(3); n; n--)
             work();
         if (!one_in(30)) {

@@ -680,16 +680,18 @@ cdef class Machine:
             return -EINVAL
         sent.exported = True
         self.need("send()")
-        next_one = msg_handle(self.p) + 1
-        self.buffers[next_one] = sent
         self.busy = True
         rc = msg_send(self.p, sent.view.buf, sent.view.len, number, &handle)
         self.busy = False
-        if rc > 0:
-            self.queued.append(next_one)
-            return handle
-        del self.buffers[next_one]
-        return rc
+        if rc <= 0:
+            return rc
+        try:
+            self.buffers[handle] = sent
+            self.queued.append(handle)
+        except MemoryError:
+            self.take_back(handle)
+            raise
+        return handle
 
     @property
     def handle(self):

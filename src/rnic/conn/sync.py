@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from errno import ESHUTDOWN
 from functools import partial
 from time import monotonic
 from types import TracebackType
@@ -52,7 +53,8 @@ class Connection(Remote):
         try:
             handle = machine.handle + 1
             try:
-                if core.messages.send(message, tag):
+                sent = -ESHUTDOWN if core.gone else machine.send(message, tag or 0)
+                if sent and (sent > 0 or core.messages.send(message, tag)):  # which says why it was refused
                     wait = partial(machine.wait_sent, handle)
                     self._until(wait, lambda: core.messages.is_sent(handle), timeout, "send")
                     core.messages.raise_unsent(handle)
