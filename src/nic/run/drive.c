@@ -44,6 +44,11 @@ static bool begin(struct run *run) {
     return atomic_compare_exchange_strong(&run->driven, &driven, true);
 }
 
+/* It looks up soon, or sleeps for long, and would not know of the timers that a program may set from now on. */
+static void rouse_engine(struct run *run) {
+    engine_wake_for(run, atomic_load(&run->driven_at) + 3 * ENGINE_LOOKS_NS);
+}
+
 /* A thread that waits drives next, or the engine does the work. */
 static void end(struct run *run) {
     atomic_store(&run->driven_at, run_clock());
@@ -52,7 +57,7 @@ static void end(struct run *run) {
     uint64_t one = 1;
     if (atomic_load(&run->waiters) && syscall(SYS_write, run->turn_fd, &one, sizeof one) < 0)
         return;                                                               /* cannot be: the counter is full */
-    engine_wake_for(run, atomic_load(&run->driven_at) + 3 * ENGINE_LOOKS_NS); /* it sleeps for long */
+    rouse_engine(run);
 }
 
 /* Takes what has come.  True: there was something.  Under the lock, as the others. */
@@ -168,6 +173,7 @@ bool drive_look(struct run *run) {
     engine_leave(run);
     bool any = take(run);
     run_unlock(run);
+    rouse_engine(run);
     return any;
 }
 

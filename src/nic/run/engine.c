@@ -30,7 +30,6 @@
 #define LATE_MOST_NS 1000000000ull /* a delay that is longer counts as that: the process was stopped */
 #define LATE_MEMORY 16      /* a delay is remembered so many times as long as it was */
 #define DROVE_NS 5000000    /* since a thread has left drive_wait(): it comes back, and what it leaves lying is seen in passing */
-#define DRIVES_NS 100000000 /* since one has waited as drive_wait() does */
 #define LINGER_NS 50000     /* after the last packet: falling asleep and being woken would take as long */
 #define SLICE_NS 100000     /* the shortest that there is */
 #define YIELDED_NS 5000     /* a yield that takes longer has let somebody else run, */
@@ -92,7 +91,7 @@ void engine_wake_for(struct run *run, uint64_t deadline) {
 
 /* One that has waited by drive_wait() will do so again; if it does not, the engine finds out. */
 static bool drives(const struct run *run, uint64_t now) {
-    return atomic_load(&run->driven) || now < atomic_load(&run->driven_at) + DRIVES_NS;
+    return atomic_load(&run->driven) || now < atomic_load(&run->driven_at) + DROVE_NS;
 }
 
 void engine_take_over(struct run *run) {
@@ -147,9 +146,7 @@ static uint64_t earliest(const struct run *run) {
 static bool in_use(const struct run *run, uint64_t now) {
     uint64_t last = atomic_load(&run->polls_at);
     bool recently = last && (now < last || now - last <= IN_USE_NS || atomic_load(&run->polling));
-    if (atomic_load(&run->driven))
-        return true;
-    return now >= atomic_load(&run->left_until) && (recently || now < atomic_load(&run->driven_at) + DROVE_NS);
+    return atomic_load(&run->driven) || (now >= atomic_load(&run->left_until) && (recently || drives(run, now)));
 }
 
 /* To a thread that waits for the lock, or to a process that waits for a processor to send us something. */
@@ -211,7 +208,8 @@ static void set_sleeper(struct run *run, enum sleeper sleeper) {
     run_unlock(run);
 }
 
-/* A program may poll its completion queue for a moment, and then its memory for a WRITE that only we can carry out. */
+/* A program may poll its completion queue for a moment, and then its memory for a WRITE that only we can carry out; or compute
+ * between two waits. */
 static void note_look(struct run *run, uint64_t now, bool left) {
     uint32_t drives = atomic_load(&run->drives);
     bool same = atomic_load(&run->driven) && drives - run->seen_drives <= 1; /* it may have looked for signals */
@@ -250,8 +248,8 @@ static void look_up(struct run *run, bool input) {
         note_look(run, now, false);
         return;
     }
-    arm(run, drives(run, now) ? SLEEPER_DRIVER
-                              : SLEEPER_NONE); /* a socket may have got its first queue pair, or lost its last */
+    /* A socket may have got its first queue pair, or lost its last. */
+    arm(run, drives(run, now) ? SLEEPER_DRIVER : SLEEPER_NONE);
     source_timers(run, now);
     bool found = (input || absent) && progress(run, now, true);
     if (found && run->sleeper == SLEEPER_DRIVER) /* a loop that sleeps would not hear of more */
