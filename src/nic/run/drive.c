@@ -45,9 +45,7 @@ static bool begin(struct run *run) {
 }
 
 /* It looks up soon, or sleeps for long, and would not know of the timers that a program may set from now on. */
-static void rouse_engine(struct run *run) {
-    engine_wake_for(run, atomic_load(&run->driven_at) + 3 * ENGINE_LOOKS_NS);
-}
+static void rouse_engine(struct run *run) { engine_wake_for(run, atomic_load(&run->driven_at) + 3 * ENGINE_LOOKS_NS); }
 
 /* A thread that waits drives next, or the engine does the work. */
 static void end(struct run *run) {
@@ -56,7 +54,7 @@ static void end(struct run *run) {
     atomic_store(&run->driven, false);
     uint64_t one = 1;
     if (atomic_load(&run->waiters) && syscall(SYS_write, run->turn_fd, &one, sizeof one) < 0)
-        return;                                                               /* cannot be: the counter is full */
+        return; /* cannot be: the counter is full */
     rouse_engine(run);
 }
 
