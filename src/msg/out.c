@@ -95,13 +95,11 @@ static struct rnic_mr *announce(struct msg *m, const void *data, uint64_t bytes)
 
 /* Whether all of a message can go at once, so that nobody has to remember it. */
 static bool goes_at_once(const struct msg *m, uint64_t bytes, uint64_t tag) {
-    if (is_raw(m))
-        return false;
     uint64_t first = frame_size(m) - frame_message_header(tag), each = frame_size(m) - FRAME_HEADER;
     uint64_t pieces = 1 + (bytes > first ? (bytes - first + each - 1) / each : 0);
     uint64_t places = m->memory.bounces - (m->out.handed_out - m->out.completed), left = credits_left(&m->credits);
-    return m->established && !m->out.first && !m->in.has_unconfirmed && m->theirs.confirmed == m->theirs.withdrawals &&
-           pieces <= places && pieces + RESERVED <= left;
+    return !is_raw(m) && m->established && !m->out.first && !m->in.has_unconfirmed &&
+           m->theirs.confirmed == m->theirs.withdrawals && pieces <= places && pieces + RESERVED <= left;
 }
 
 static struct item *keep(const struct item *item) {

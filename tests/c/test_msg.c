@@ -120,6 +120,20 @@ static void messages_cross_with_the_fewest_receives(void) {
     talk_close();
 }
 
+static void what_needs_one_piece_more_than_there_are_credits_is_queued(void) {
+    talk_open_both(&(struct how){0}, &(struct how){0});
+    for (uint64_t i = 0; i < 6; i++)
+        free(say(&a, 10, 0, i, 0));
+    uint8_t *data = say(&a, 1009, 0, 6, 1); /* two pieces; of two credits one is kept */
+    talk_settle();
+    CHECK_EQ(msg_left(a.m), 7);
+    free(data);
+    for (uint64_t i = 0; i < 7; i++)
+        hear(&b, MSG_ANY, i < 6 ? 10 : 1009, i);
+    talk_goodbye();
+    talk_close();
+}
+
 static void too_long_a_message_is_not_sent(void) {
     talk_open_both(&(struct how){0}, &(struct how){.max_message = 100});
     uint64_t handle;
@@ -210,7 +224,12 @@ static void a_message_that_has_begun_is_stopped(void) {
     uint8_t *one = say(&a, 9000, 0, 1, 1);
     talk_settle();
     CHECK(b.m->in.partial);
+    struct msg_statistics s;
+    msg_count(a.m, &s);
+    CHECK_EQ(s.queued, 9000 - b.m->in.there);
     CHECK(!msg_take_back(a.m, 1));
+    msg_count(a.m, &s);
+    CHECK_EQ(s.queued, 0);
     CHECK_EQ(msg_left(a.m), 1);
     free(one);
     uint8_t *two = say(&a, 10, 0, 2, 1);
@@ -869,6 +888,7 @@ int main(void) {
     RUN(a_tag_finds_its_message_behind_others);
     RUN(what_a_call_asks_for_comes_although_the_backlog_is_full);
     RUN(messages_cross_with_the_fewest_receives);
+    RUN(what_needs_one_piece_more_than_there_are_credits_is_queued);
     RUN(too_long_a_message_is_not_sent);
     RUN(a_peer_of_version_1_gets_no_tags);
     RUN(statistics_count);

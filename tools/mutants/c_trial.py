@@ -31,7 +31,7 @@ PROGRAMS = {
     "names": "lifeline user sockets lane forward steering full owner threads port port_users",
     "mem": "keys kinds remote locked regions rc_access mw placement store hostile qp_state tagged rc_basic "
     "ring threads port",
-    "msg": "msg",
+    "msg": "msg msg_ends msg_frames",
 }
 # What sees those that they miss: random programs by wire and shared memory, and then what takes long.
 IN_USE = ["tests/differential", "-k", "contexts"]
