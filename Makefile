@@ -164,7 +164,7 @@ A_VERBS := $(patsubst %.c,$(ASAN)/%.o,$(wildcard src/ibverbs/*.c))
 V_BINS  := $(C_VERBS:%.c=$(ASAN)/%) $(ASAN)/tests/ibverbs/sequences/play
 TSAN    := build-tsan
 T_FLAGS := $(filter-out -fsanitize% -fno-sanitize%,$(A_FLAGS)) -fsanitize=thread -Wno-tsan
-T_TESTS := $(wildcard tests/c/test_threads.c tests/c/test_beside.c tests/c/test_hammer.c)
+T_TESTS := $(wildcard tests/c/test_threads.c tests/c/test_beside.c tests/c/test_hammer.c tests/c/test_drive.c)
 T_CORE  := $(patsubst %.c,$(TSAN)/%.o,$(C_CORE) tests/c/check.c tests/c/live.c)
 SEED    ?= 1
 CASES   ?= 200000

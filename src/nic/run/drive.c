@@ -47,14 +47,21 @@ static bool begin(struct run *run) {
 /* It looks up soon, or sleeps for long, and would not know of the timers that a program may set from now on. */
 static void rouse_engine(struct run *run) { engine_wake_for(run, atomic_load(&run->driven_at) + 3 * ENGINE_LOOKS_NS); }
 
-/* A thread that waits drives next, or the engine does the work. */
+/* Whoever waits drives next, if nobody does. */
+static void pass_turn(struct run *run) {
+    uint64_t one = 1;
+    if (atomic_load(&run->waiters) && !atomic_load(&run->driven) &&
+        syscall(SYS_write, run->turn_fd, &one, sizeof one) < 0)
+        return; /* cannot be: the counter is full */
+}
+
+/* A thread that waits drives next, or the engine does the work: also when the one that waits is leaving, too. */
 static void end(struct run *run) {
     atomic_store(&run->driven_at, run_clock());
     atomic_fetch_add(&run->drives, 1);
+    atomic_store(&run->drives_at, 0);
     atomic_store(&run->driven, false);
-    uint64_t one = 1;
-    if (atomic_load(&run->waiters) && syscall(SYS_write, run->turn_fd, &one, sizeof one) < 0)
-        return; /* cannot be: the counter is full */
+    pass_turn(run);
     rouse_engine(run);
 }
 
@@ -85,6 +92,8 @@ static uint64_t settle(struct run *run) {
 static uint64_t pass(struct run *run, const struct drive *d, bool come) {
     uint64_t due = 0;
     run_lock(run);
+    atomic_store(&run->drives_at, 0);
+    drive_answer(run);
     d->arm(d->of, false);
     engine_leave(run);
     if (come)
@@ -92,6 +101,7 @@ static uint64_t pass(struct run *run, const struct drive *d, bool come) {
     if (!d->has(d->of)) {
         due = settle(run);
         d->arm(d->of, true);
+        atomic_store(&run->drives_at, due);
     }
     run_unlock(run);
     return due;
@@ -120,19 +130,21 @@ struct inside {
     struct run *run;
     const struct drive *d;
     bool drives, waits;
+    bool turn; /* it has perhaps been told to drive, and has not done so */
 };
 
 static int wait_once(struct inside *in, uint64_t until) {
     struct run *run = in->run;
     int rc;
     if ((in->drives = begin(run))) {
+        in->turn = false;
         rc = drive(run, in->d, until);
         in->drives = false;
         end(run);
         return rc;
     }
     atomic_fetch_add(&run->waiters, 1);
-    in->waits = true;
+    in->waits = in->turn = true;
     rc = wait_for_turn(run, in->d, until);
     in->waits = false;
     atomic_fetch_sub(&run->waiters, 1);
@@ -146,12 +158,14 @@ static void leave(void *arg) {
         end(in->run);
     if (in->waits)
         atomic_fetch_sub(&in->run->waiters, 1);
+    if (in->turn)
+        pass_turn(in->run);
     in->d->arm(in->d->of, false);
     atomic_fetch_sub(&in->run->inside, 1);
 }
 
 int drive_wait(struct run *run, const struct drive *d, uint64_t until) {
-    struct inside in = {run, d, false, false};
+    struct inside in = {run, d, false, false, false};
     int rc;
     atomic_fetch_add(&run->inside, 1);
     pthread_cleanup_push(leave, &in);
@@ -162,12 +176,42 @@ int drive_wait(struct run *run, const struct drive *d, uint64_t until) {
     return rc;
 }
 
+/* ---------------------------------------------------------------- what others do while it sleeps */
+
+static void call(struct run *run) {
+    uint64_t one = 1;
+    atomic_store(&run->drives_at, 0); /* once is enough */
+    run->called = syscall(SYS_write, run->call_fd, &one, sizeof one) > 0;
+}
+
+void drive_answer(struct run *run) {
+    uint64_t count;
+    if (run->called && syscall(SYS_read, run->call_fd, &count, sizeof count) > 0)
+        run->called = false;
+}
+
+void drive_taken(struct run *run) {
+    bool may = true;
+    if (!atomic_load(&run->drives_at))
+        return;
+    EACH_SOURCE(run, s, may_sleep)
+    may &= s->is->may_sleep(s->owner);
+    if (!may)
+        call(run);
+}
+
+void drive_wake_for(struct run *run, uint64_t deadline) {
+    if (deadline < atomic_load(&run->drives_at))
+        call(run);
+}
+
 /* ---------------------------------------------------------------- a loop that waits for other things, too */
 
 bool drive_look(struct run *run) {
     run_lock(run);
     atomic_store(&run->driven_at, run_clock());
     atomic_fetch_add(&run->drives, 1);
+    drive_answer(run);
     engine_leave(run);
     bool any = take(run);
     run_unlock(run);

@@ -64,6 +64,8 @@ static void arm_sources(struct run *run) {
 static void arm(struct run *run, enum sleeper sleeper) {
     if ((run->sleeper == SLEEPER_ENGINE) != (sleeper == SLEEPER_ENGINE))
         epoll_set(run->epoll_fd, run->busy_fd, sleeper == SLEEPER_ENGINE ? EPOLLIN : 0);
+    if (sleeper == SLEEPER_ENGINE)
+        drive_answer(run);
     run->sleeper = sleeper;
     arm_sources(run);
     atomic_store(&run->disarmed, sleeper != SLEEPER_ENGINE);
@@ -132,8 +134,7 @@ static void source_timers(struct run *run, uint64_t now) {
     s->is->timer(s->owner, now);
 }
 
-static uint64_t earliest(const struct run *run) {
-    uint64_t first = progress_deadline(run);
+static uint64_t first_timer(const struct run *run, uint64_t first) {
     EACH_SOURCE(run, s, timer_at) {
         uint64_t at = s->is->timer_at(s->owner);
         first = at < first ? at : first;
@@ -178,7 +179,7 @@ static uint64_t work(struct run *run) {
                 busy = now;
             more = now - busy < linger(run, now) && !in_use(run, now);
         }
-        until = earliest(run);
+        until = first_timer(run, progress_deadline(run));
         atomic_store(&run->wakes_at, until);
         run_unlock(run);
         if (atomic_load(&run->waiting) || !busy || busy < began)
@@ -259,14 +260,15 @@ static void look_up(struct run *run, bool input) {
     note_look(run, now, found && absent);
 }
 
-/* From now on whoever sends by memory wakes us, or not any more; false: something has come. */
+/* From now on whoever sends by memory wakes us, or not any more, unless a thread drives that has gone to sleep meanwhile; false:
+ * something has come. */
 static bool memory_asleep(struct run *run, bool asleep) {
     bool may = true;
     engine_lock(run);
     if (asleep)
         EACH_SOURCE(run, s, may_sleep)
     may &= s->is->may_sleep(s->owner);
-    else EACH_SOURCE(run, s, awake) s->is->awake(s->owner);
+    else if (run->sleeper != SLEEPER_DRIVER) EACH_SOURCE(run, s, awake) s->is->awake(s->owner);
     run_unlock(run);
     return may;
 }
@@ -275,11 +277,9 @@ static bool memory_asleep(struct run *run, bool asleep) {
 static uint64_t looks_up_at(struct run *run, uint64_t now) {
     uint64_t soon = now + (run->moves ? 2 : 1) * ENGINE_LOOKS_NS, at = soon;
     if (run->lasting > LASTING_LOOKS) {
-        at = NEVER;
-        EACH_SOURCE(run, s, timer_at) {
-            uint64_t due = s->is->timer_at(s->owner);
-            at = due < at ? due : at;
-        }
+        engine_lock(run);
+        at = first_timer(run, NEVER);
+        run_unlock(run);
     }
     atomic_store(&run->wakes_at, at);
     return atomic_load(&run->driven) || at <= soon ? at : soon;
@@ -322,7 +322,7 @@ static void *thread(void *arg) {
             continue;
         set_sleeper(run, SLEEPER_ENGINE);
         uint64_t until = work(run);
-        if (in_use(run, run_clock()))
+        if (in_use(run, run_clock()) || atomic_load(&run->disarmed)) /* a thread has been here meanwhile */
             continue;
         if (memory_asleep(run, true))
             sleep_until(run, until);
@@ -357,8 +357,10 @@ int engine_start(struct run *run, struct rnic_err *err) {
     run->busy_fd = epoll_create1(EPOLL_CLOEXEC);
     run->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     run->turn_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC | EFD_SEMAPHORE);
-    if (run->epoll_fd < 0 || run->busy_fd < 0 || run->wake_fd < 0 || run->turn_fd < 0)
+    run->call_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (run->epoll_fd < 0 || run->busy_fd < 0 || run->wake_fd < 0 || run->turn_fd < 0 || run->call_fd < 0)
         return fail(err, -errno, "epoll or eventfd: %s", strerror(errno));
+    epoll_set(run->busy_fd, run->call_fd, EPOLLIN);
     arm(run, SLEEPER_ENGINE);
     int rc = create_thread(run);
     if (rc)
@@ -379,4 +381,5 @@ void engine_stop(struct run *run) {
     close_fd(&run->busy_fd);
     close_fd(&run->wake_fd);
     close_fd(&run->turn_fd);
+    close_fd(&run->call_fd);
 }

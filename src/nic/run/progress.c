@@ -60,7 +60,10 @@ bool progress(struct run *run, uint64_t now, bool everything) {
     s->is->resume(s->owner, now, everything);
     sched_bells(run);
     sched_timers(run, now);
-    return sched_run(run, now) || any;
+    any |= sched_run(run, now);
+    if (any)
+        drive_taken(run);
+    return any;
 }
 
 uint64_t progress_deadline(const struct run *run) {
@@ -80,6 +83,8 @@ void progress_finish(struct run *run, uint64_t now) {
         sched_run(run, now);
     if (!atomic_load(&run->disarmed) && atomic_load(&run->wakes_at)) /* it sleeps */
         engine_wake_for(run, run->ready_first ? now : progress_deadline(run));
+    if (atomic_load(&run->drives_at))
+        drive_wake_for(run, run->ready_first ? now : progress_deadline(run));
 }
 
 void progress_hold(struct run *run, uint64_t now, bool again) {
@@ -131,9 +136,11 @@ static void poll_memory(struct run *run) {
         news |= s->is->receive(s->owner, now, false);
     }
     judge_unread(run, now);
+    if (news)
+        drive_taken(run);
     if (run->held) /* an ACK, whose time may have come */
         sched_timers(run, now);
-    if (run->ready_first || (news && !atomic_load(&run->disarmed)))
+    if (run->ready_first || (news && (!atomic_load(&run->disarmed) || atomic_load(&run->drives_at))))
         progress_finish(run, now);
 }
 
@@ -211,7 +218,7 @@ void progress_post(struct run *run, struct qp *qp) {
 void progress_sent(struct run *run, struct qp *qp, uint64_t now) {
     qp->way.link->ops->flush(qp->way.link);
     sched_input(run, qp, now);
-    if (run->ready_first || !atomic_load(&run->disarmed))
+    if (run->ready_first || !atomic_load(&run->disarmed) || atomic_load(&run->drives_at))
         progress_finish(run, now);
 }
 

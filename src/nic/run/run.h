@@ -110,6 +110,9 @@ struct run {
     _Atomic bool driven;           /* a thread that waits does the engine's work, see drive.c */
     _Atomic uint64_t driven_at;    /* when the last one has left; 0: none has */
     _Atomic uint32_t drives;       /* how many have */
+    _Atomic uint64_t drives_at;    /* the thread that drives sleeps until then; 0: it is awake, or there is none */
+    int call_fd;                   /* in busy_fd: wakes it before that, */
+    bool called;                   /* and has been written; under the lock */
     bool roused;                   /* who makes a pass was woken by what has come; under the lock */
     _Atomic uint32_t waiters;      /* threads that wait as well, */
     int turn_fd;                   /* and drive next: who reads it */
@@ -224,6 +227,11 @@ int drive_wait(struct run *run, const struct drive *d, uint64_t until);
  * going to sleep again. False: it is to look first. */
 bool drive_look(struct run *run);
 bool drive_settle(struct run *run);
+/* For a pass of another thread, while one that drives sleeps, under the lock.  taken: it has taken what has come; what comes
+ * next wakes that one again.  wake_for: there is something to do by then.  answer: whoever was called is awake. */
+void drive_taken(struct run *run);
+void drive_wake_for(struct run *run, uint64_t deadline);
+void drive_answer(struct run *run);
 /* The device fails: whoever waits is to leave, and to wait otherwise.  end: it closes, and they have left. */
 void drive_stop(struct run *run);
 void drive_end(struct run *run);
