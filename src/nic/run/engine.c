@@ -188,7 +188,7 @@ static uint64_t work(struct run *run) {
     return until;
 }
 
-/* True when a socket has something.  (epoll_wait would count whole ms, epoll_pwait2 needs Linux 5.11.) */
+/* True when a socket has something, or somebody has called.  (epoll_wait would count whole ms, epoll_pwait2 needs Linux 5.11.) */
 static bool sleep_until(struct run *run, uint64_t until) {
     struct pollfd fds[] = {{.fd = run->epoll_fd, .events = POLLIN}, {.fd = run->wake_fd, .events = POLLIN}};
     uint64_t now = run_clock(), count, ns = until > now ? until - now : 0;
@@ -200,14 +200,17 @@ static bool sleep_until(struct run *run, uint64_t until) {
         return false;
     if (fds[1].revents && read(run->wake_fd, &count, sizeof count) < 0)
         return false; /* cannot be: nobody else reads it */
-    return fds[0].revents != 0;
+    return true;
 }
 
-static void set_sleeper(struct run *run, enum sleeper sleeper) {
+static void take_back(struct run *run) {
     engine_lock(run);
-    arm(run, sleeper);
+    arm(run, SLEEPER_ENGINE);
     run_unlock(run);
 }
+
+/* Also for a socket that has got its first queue pair, or lost its last.  Under the lock. */
+static void leave_to_program(struct run *run) { arm(run, drives(run, run_clock()) ? SLEEPER_DRIVER : SLEEPER_NONE); }
 
 /* A program may poll its completion queue for a moment, and then its memory for a WRITE that only we can carry out; or compute
  * between two waits. */
@@ -249,10 +252,11 @@ static void look_up(struct run *run, bool input) {
         note_look(run, now, false);
         return;
     }
-    /* A socket may have got its first queue pair, or lost its last. */
-    arm(run, drives(run, now) ? SLEEPER_DRIVER : SLEEPER_NONE);
+    leave_to_program(run);
     source_timers(run, now);
     bool found = (input || absent) && progress(run, now, true);
+    if (input || absent)
+        progress_finish(run, now);               /* a thread that drives hears of new timers */
     if (found && run->sleeper == SLEEPER_DRIVER) /* a loop that sleeps would not hear of more */
         EACH_SOURCE(run, s, may_sleep)
     s->is->may_sleep(s->owner);
@@ -290,8 +294,11 @@ static bool stand_by(struct run *run) {
     uint64_t now = run_clock();
     if (!in_use(run, now))
         return false;
-    if (!atomic_load(&run->disarmed))
-        set_sleeper(run, drives(run, now) ? SLEEPER_DRIVER : SLEEPER_NONE);
+    if (!atomic_load(&run->disarmed)) {
+        engine_lock(run);
+        leave_to_program(run);
+        run_unlock(run);
+    }
     bool input = sleep_until(run, looks_up_at(run, now));
     atomic_store(&run->wakes_at, 0);
     look_up(run, input);
@@ -320,7 +327,7 @@ static void *thread(void *arg) {
     while (!atomic_load(&run->stop)) {
         if (stand_by(run))
             continue;
-        set_sleeper(run, SLEEPER_ENGINE);
+        take_back(run);
         uint64_t until = work(run);
         if (in_use(run, run_clock()) || atomic_load(&run->disarmed)) /* a thread has been here meanwhile */
             continue;
