@@ -48,6 +48,12 @@ def test_waits_go_on_after_signals_as_read_does(tmp_path: Path, explain: str) ->
     assert run(program, DEVICE, RNIC_VERBS_DEBUG=explain).text == ""
 
 
+@pytest.mark.parametrize("explain", ["0", "1"])
+def test_a_wait_that_drives_ends_and_goes_on_as_read_does(tmp_path: Path, explain: str) -> None:
+    program = compiled(tmp_path / "driving", Path(__file__).parent / "programs/driving.c", *OURS, "-pthread")
+    assert run(program, DEVICE, RNIC_VERBS_DEBUG=explain).text == ""
+
+
 def test_two_threads_read_each_completion_of_an_extended_queue_once(tmp_path: Path) -> None:
     program = compiled(tmp_path / "pollers", Path(__file__).parent / "programs/pollers.c", *OURS, "-pthread")
     assert run(program, DEVICE).text == "0 changed, 0 lost or doubled\n"

@@ -3,7 +3,7 @@
 
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdint.h>
+#include <stdbool.h>
 #include <time.h>
 
 #define LATELY_NS 100000000
@@ -35,7 +35,9 @@ enum handlers handlers_now(void) {
     return found;
 }
 
-enum handlers handlers_lately(void) {
+enum handlers handlers_lately(uint64_t *until) {
     uint64_t at = atomic_load(&looked_at);
-    return at && now_ns() < at + LATELY_NS ? (enum handlers)atomic_load(&seen) : handlers_now();
+    bool fresh = !at || now_ns() >= at + LATELY_NS;
+    *until = fresh ? UINT64_MAX : at + LATELY_NS;
+    return fresh ? handlers_now() : (enum handlers)atomic_load(&seen);
 }

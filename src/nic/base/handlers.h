@@ -6,6 +6,8 @@
 #ifndef RNIC_BASE_HANDLERS_H
 #define RNIC_BASE_HANDLERS_H
 
+#include <stdint.h>
+
 enum handlers {
     HANDLERS_RESTART, /* all have SA_RESTART, or there are none: the call goes on */
     HANDLERS_END,     /* none has: it ends with EINTR */
@@ -13,6 +15,8 @@ enum handlers {
 };
 
 enum handlers handlers_now(void);
-enum handlers handlers_lately(void); /* as they were a short time ago, at the most: 64 system calls are left out */
+/* As they were a short time ago, at the most: 64 system calls are left out.  until: when it is time to look again, ns of
+ * CLOCK_MONOTONIC; UINT64_MAX if they are as they are now. */
+enum handlers handlers_lately(uint64_t *until);
 
 #endif
