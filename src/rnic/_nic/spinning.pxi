@@ -19,8 +19,7 @@ def cgroup_quota(root="/sys/fs/cgroup", own="/proc/self/cgroup"):
     least = 0.0
     try:
         with open(own) as groups:
-            paths = {line.rstrip().split(":", 2)[1]: line.rstrip().split(":", 2)[2] for line in groups}
-        at = paths.get("")
+            at = next((line[3:].rstrip("\n") for line in groups if line.startswith("0::")), None)
         while at is not None:
             try:
                 with open(f"{root}{at.rstrip('/')}/cpu.max") as limit:
@@ -30,7 +29,7 @@ def cgroup_quota(root="/sys/fs/cgroup", own="/proc/self/cgroup"):
             except (OSError, ValueError):
                 pass
             at = at.rpartition("/")[0] if at not in ("", "/") else None
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError):
         pass
     return least
 

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An echo wakes one thread at each end: the one that waits for it, and not the engine's."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from packages import need
+from waiting import PATIENCE
+
+ECHOES = 300
+FEW_STOPS = ["-f", "--seccomp-bpf"]
+BOTH = """
+import os, sys
+import rnic
+from rnic import endpoint
+SLEEPY = endpoint.Config(spin=0)
+"""
+SERVER = f"""
+{BOTH}
+with rnic.listen("127.0.0.1", 0, config=SLEEPY) as server:
+    print(server.port, flush=True)
+    with server.accept(60) as conn:
+        for message in conn:
+            conn.send(message)
+"""
+CLIENT = f"""
+{BOTH}
+with rnic.connect("127.0.0.1", int(sys.argv[1]), config=SLEEPY, timeout=60) as conn:
+    def echoes(n):
+        for _ in range(n):
+            conn.send(b"12345678")
+            assert conn.recv(60) == b"12345678"
+    echoes(50)
+    os.write(int(sys.argv[2]), b"begin")
+    echoes({ECHOES})
+    os.write(int(sys.argv[2]), b"end")
+    for task in os.listdir("/proc/self/task"):
+        print(task, open(f"/proc/self/task/{{task}}/comm").read().strip())
+"""
+SLEPT = re.compile(r"^(\d+) +(?:<\.\.\. )?(ppoll|poll|epoll_p?wait2?)(?: resumed>|\()(.*) = [1-9]")
+LOOKS = re.compile(r", 0(, NULL, 8)?\)$")  # for no time: no sleep
+WAYS = {"by shared memory": "on", "by the wire": "off"}
+
+
+def need_strace() -> None:
+    need("strace", "strace")
+    tried = subprocess.run(
+        ["strace", *FEW_STOPS, "-o", "/dev/null", "true"], capture_output=True, text=True, check=False
+    )
+    if tried.returncode:
+        pytest.skip(f"strace may not trace: {tried.stderr.strip()}")
+
+
+def woken(trace: str) -> dict[int, int]:
+    """How often a descriptor has ended each thread's sleep, between the marks.
+
+    Those of the engine, which looks up now and then, end by their time.
+    """
+    found: dict[int, int] = {}
+    inside = False
+    for line in trace.splitlines():
+        if '"begin"' in line or '"end"' in line:
+            inside = '"begin"' in line
+        match = SLEPT.match(line)
+        if inside and match and not (match[2] != "ppoll" and LOOKS.search(match[3].rstrip())):
+            found[int(match[1])] = found.get(int(match[1]), 0) + 1
+    return found
+
+
+@pytest.mark.own_way
+@pytest.mark.parametrize("way", WAYS)
+def test_an_echo_wakes_the_thread_that_waits_and_no_other(way: str, tmp_path: Path) -> None:
+    need_strace()
+    env = {**os.environ, "RNIC_LOCAL": WAYS[way]}
+    calls = "trace=ppoll,poll,epoll_wait,epoll_pwait,epoll_pwait2,write"
+    with (
+        (tmp_path / "marks").open("wb") as marks,
+        subprocess.Popen(
+            [sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True, env=env
+        ) as server,
+    ):
+        try:
+            assert server.stdout is not None
+            port = server.stdout.readline().strip()
+            trace = tmp_path / "trace"
+            client = subprocess.run(
+                [
+                    *("strace", *FEW_STOPS, "-qq", "-e", calls, "-e", "signal=none", "-o", str(trace)),
+                    *(sys.executable, "-c", CLIENT, port, str(marks.fileno())),
+                ],
+                capture_output=True,
+                text=True,
+                env=env,
+                timeout=PATIENCE,
+                check=False,
+                pass_fds=[marks.fileno()],
+            )
+            assert not client.returncode, client.stderr
+        finally:
+            server.kill()
+    threads = dict(line.split(maxsplit=1) for line in client.stdout.splitlines())
+    engines = [int(task) for task, name in threads.items() if name == "rnic-engine"]
+    main = min(map(int, threads))
+    found = woken(trace.read_text())
+    print(found, threads)
+    assert len(engines) == 1
+    assert 0 < found[main] <= 1.3 * ECHOES, "the program is woken more than once for an echo"
+    assert found.get(engines[0], 0) <= 0.3 * ECHOES, "the engine is woken, too"
