@@ -85,13 +85,14 @@ struct rnic_ext_now {
 
 #define RNIC_EXT_DRIVE "rnic.drive/1"
 
-/* The device's work is done meanwhile: no other thread needs to wake.  until: ns of CLOCK_MONOTONIC.  0: look whether what the
+/* The device's work is done meanwhile: no other thread needs to wake.  until: ns of CLOCK_MONOTONIC; goes_on: then the
+ * caller looks for signals only, and waits again.  0: look whether what the
  * caller waits for is there, or the time has come; 1: the channel may have an event; -EINTR: a signal has come; -EAGAIN: the
  * device has failed, and the caller waits for the descriptor itself. */
 struct rnic_ext_drive {
     /* Until one of the queues has a completion, or `fd`, their channel's, is readable.  They are not armed behind it. */
-    int (*wait_cq)(struct rnic_cq *const *cq, int n, int fd, uint64_t until);
-    int (*wait_channel)(struct rnic_comp_channel *ch, uint64_t until); /* until it has an event */
+    int (*wait_cq)(struct rnic_cq *const *cq, int n, int fd, uint64_t until, bool goes_on);
+    int (*wait_channel)(struct rnic_comp_channel *ch, uint64_t until, bool goes_on); /* until it has an event */
     /* For a loop that sleeps on other descriptors, too.  descriptor: is readable when something has come for the device.  look:
      * takes that. True: there was something.  settle: before the loop sleeps again. False: look first. */
     int (*descriptor)(struct rnic_context *ctx);

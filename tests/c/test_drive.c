@@ -127,7 +127,7 @@ static void close_all(void) {
 
 static int wait_once(struct seat *s, uint64_t until) {
     struct rnic_cq *const queues[] = {s->cq};
-    return s->by == BY_CQ ? drive->wait_cq(queues, 1, s->channel->fd, until) : drive->wait_channel(s->channel, until);
+    return s->by == BY_CQ ? drive->wait_cq(queues, 1, s->channel->fd, until, false) : drive->wait_channel(s->channel, until, false);
 }
 
 static bool take_events(struct seat *s) {
@@ -221,7 +221,7 @@ static int join(struct seat *s) {
 static void seat_in_order(int n, uint64_t until) {
     for (int i = 0; i < n; i++) {
         start(&seats[i], until);
-        UNTIL(atomic_load(&run_here()->driven) && (int)atomic_load(&run_here()->waiters) == i);
+        UNTIL(atomic_load(&run_here()->driven) && (int)atomic_load(&run_here()->inside) == i + 1);
     }
 }
 
@@ -327,7 +327,7 @@ static void a_packet_is_lost(void) {
         live_post(&here, seats[1].qp, RNIC_WR_RDMA_WRITE, 0, LIVE_BYTES / 2, 8, &there);
         for (uint64_t limit = hang(); !drive->has(seats[1].cq);) {
             CHECK(run_clock() < limit);
-            CHECK(drive->wait_cq(queues, 1, seats[1].channel->fd, limit) >= 0 && take_events(&seats[1]));
+            CHECK(drive->wait_cq(queues, 1, seats[1].channel->fd, limit, false) >= 0 && take_events(&seats[1]));
         }
         CHECK_EQ(here.ops->poll_cq(seats[1].cq, 1, &wc), 1);
         CHECK_EQ(wc.status, RNIC_WC_SUCCESS);
@@ -401,8 +401,8 @@ static void *disturb(void *arg) {
         for (uint32_t look = 0; look < i % 50; look++)
             NEED(ops->poll_cq(cq, 1, &wc) == 0);
         struct rnic_cq *const queues[] = {cq};
-        NEED(i % 3 || drive->wait_cq(queues, 1, channel->fd, run_clock() + i % 7 * 100000) == 0);
-        NEED(i % 5 || drive->wait_channel(channel, run_clock() + i % 4 * 100000) == 0);
+        NEED(i % 3 || drive->wait_cq(queues, 1, channel->fd, run_clock() + i % 7 * 100000, i % 2) == 0);
+        NEED(i % 5 || drive->wait_channel(channel, run_clock() + i % 4 * 100000, i % 2) == 0);
         NEED(ops->destroy_qp(qp, NULL) == 0 && ops->dereg_mr(mr, NULL) == 0);
         NEED(ops->destroy_cq(cq, NULL) == 0 && ops->destroy_comp_channel(channel, NULL) == 0);
         usleep(i % 4 * 200);
@@ -589,7 +589,7 @@ static void raised_by_another(void) {
         start(first, hang());
         UNTIL(atomic_load(&run_here()->driven));
         start(second, hang());
-        UNTIL(atomic_load(&run_here()->waiters) == 1);
+        UNTIL(atomic_load(&run_here()->next));
         say(second, 1);
         CHECK_EQ(join(second), 1);
         CHECK(!atomic_load(&first->ended));
@@ -643,7 +643,7 @@ static void threads_are_cancelled(void) {
         CHECK_EQ(join(&seats[!who]), 1);
         served(1);
         CHECK_EQ(atomic_load(&run_here()->inside), 0);
-        CHECK_EQ(atomic_load(&run_here()->waiters), 0);
+        CHECK(!atomic_load(&run_here()->next));
         CHECK(!atomic_load(&run_here()->driven));
         if (round % 6 < 2)
             peer_is_served();

@@ -102,12 +102,20 @@ void lanes_abandon(struct host *host) {
 
 /* ---------------------------------------------------------------- lanes come and go */
 
+/* Whoever has been answered may be using the lane already: only one that never meant to is given up. */
+static uint64_t patience(const struct lane *l) {
+    if (l->state >= LANE_UP)
+        return NEVER;
+    return l->since + (l->state == LANE_ANSWERED ? 100 * LANE_PATIENCE : LANE_PATIENCE);
+}
+
 static void enter(struct host *host, struct lane *l) {
     l->number = ++host->here.numbers;
     l->next = host->here.lanes;
     host->here.lanes = l;
     host->here.count++;
     host->here.strangers += !l->trusted;
+    engine_wake_for(host->run, patience(l));
     epoll_ctl(host->here.bells_fd, EPOLL_CTL_ADD, l->fd, &(struct epoll_event){EPOLLIN, {.u64 = l->number}});
 }
 
@@ -240,13 +248,6 @@ static void reap(struct host *host) {
     }
 }
 
-/* Whoever has been answered may be using the lane already: only one that never meant to is given up. */
-static uint64_t patience(const struct lane *l) {
-    if (l->state >= LANE_UP)
-        return NEVER;
-    return l->since + (l->state == LANE_ANSWERED ? 100 * LANE_PATIENCE : LANE_PATIENCE);
-}
-
 static void listen_to(struct host *host, struct lane *l, const struct lane_self *self, int most) {
     if (l->fd >= 0 && lane_listen_to(l, self, most))
         lanes_changed(host, l);
@@ -345,6 +346,11 @@ static bool receive_rare(void *owner, uint64_t now) {
     return false;
 }
 
+static void timer(void *owner, uint64_t now) {
+    if (deadline(owner) <= now)
+        listen_all(owner, now);
+}
+
 /* A program that polls looks at the rings alone. */
 static void arm(void *owner, bool armed) {
     struct host *host = owner;
@@ -353,4 +359,5 @@ static void arm(void *owner, bool armed) {
         engine_watch_for(host->run, &host->here.watched[i], host->here.doors[i], EPOLLIN, false);
 }
 
-const struct source doors_source = {.name = "doors", .receive_rare = receive_rare, .timer_at = deadline, .arm = arm};
+const struct source doors_source = {
+    .name = "doors", .receive_rare = receive_rare, .timer = timer, .timer_at = deadline, .arm = arm};

@@ -19,12 +19,13 @@
 #define LEAVES_US 50 /* between two looks whether all have left */
 
 enum { SLEEP_FD, SLEEP_TURN, SLEEP_BUSY, SLEEP_FDS };
+enum sleeps { SLEEPS_ALONE, SLEEPS_NEXT, SLEEPS_DRIVER };
 
 /* 0: something has come for the device, or the time has, or the thread that drives has changed; 1: to `fd`; -EINTR. */
-static int sleep_on(struct run *run, int fd, bool drives, uint64_t until) {
+static int sleep_on(struct run *run, int fd, enum sleeps how, uint64_t until) {
     struct pollfd fds[SLEEP_FDS] = {{.fd = fd, .events = POLLIN}, /* poll(2) leaves out what is negative */
-                                    {.fd = run->turn_fd, .events = POLLIN},
-                                    {.fd = drives ? run->busy_fd : -1, .events = POLLIN}};
+                                    {.fd = how >= SLEEPS_NEXT ? run->turn_fd : -1, .events = POLLIN},
+                                    {.fd = how == SLEEPS_DRIVER ? run->busy_fd : -1, .events = POLLIN}};
     uint64_t now = run_clock(), ns = until > now ? until - now : 0, turn;
     struct timespec ts = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
     int n = ppoll(fds, SLEEP_FDS, until == NEVER ? NULL : &ts, NULL);
@@ -50,17 +51,18 @@ static void rouse_engine(struct run *run) { engine_wake_for(run, atomic_load(&ru
 /* Whoever waits drives next, if nobody does. */
 static void pass_turn(struct run *run) {
     uint64_t one = 1;
-    if (atomic_load(&run->waiters) && !atomic_load(&run->driven) &&
-        syscall(SYS_write, run->turn_fd, &one, sizeof one) < 0)
+    if (atomic_load(&run->next) && !atomic_load(&run->driven) && syscall(SYS_write, run->turn_fd, &one, sizeof one) < 0)
         return; /* cannot be: the counter is full */
 }
 
 /* A thread that waits drives next, or the engine does the work: also when the one that waits is leaving, too. */
-static void end(struct run *run) {
+static void end(struct run *run, bool comes_back) {
     atomic_store(&run->driven_at, run_clock());
-    atomic_fetch_add(&run->drives, 1);
+    atomic_fetch_add(&run->drives, !comes_back);
     atomic_store(&run->drives_at, 0);
     atomic_store(&run->driven, false);
+    if (comes_back)
+        return;
     pass_turn(run);
     rouse_engine(run);
 }
@@ -111,17 +113,10 @@ static int drive(struct run *run, const struct drive *d, uint64_t until) {
     uint64_t due = pass(run, d, false);
     int rc = 0;
     while (!d->has(d->of) && !rc && !atomic_load(&run->closes) && run_clock() < until) {
-        rc = due ? sleep_on(run, d->fd, true, due < until ? due : until) : 0;
+        rc = due ? sleep_on(run, d->fd, SLEEPS_DRIVER, due < until ? due : until) : 0;
         due = pass(run, d, true);
     }
     return rc;
-}
-
-/* ---------------------------------------------------------------- one that waits for its turn */
-
-static int wait_for_turn(struct run *run, const struct drive *d, uint64_t until) {
-    d->arm(d->of, true);
-    return d->has(d->of) || !atomic_load(&run->driven) ? 0 : sleep_on(run, d->fd, false, until);
 }
 
 /* ---------------------------------------------------------------- a thread comes and goes */
@@ -129,25 +124,31 @@ static int wait_for_turn(struct run *run, const struct drive *d, uint64_t until)
 struct inside {
     struct run *run;
     const struct drive *d;
-    bool drives, waits;
+    bool drives, next;
     bool turn; /* it has perhaps been told to drive, and has not done so */
 };
 
+/* Another thread drives.  One of those that wait besides is the next one; the others hear of what they wait for alone. */
+static int wait_for_turn(struct inside *in, uint64_t until) {
+    struct run *run = in->run;
+    in->next = in->turn = !atomic_exchange(&run->next, true);
+    in->d->arm(in->d->of, true);
+    bool sleeps = !in->d->has(in->d->of) && atomic_load(&run->driven);
+    int rc = sleeps ? sleep_on(run, in->d->fd, in->next ? SLEEPS_NEXT : SLEEPS_ALONE, until) : 0;
+    if (in->next)
+        atomic_store(&run->next, false);
+    in->next = false;
+    return rc;
+}
+
 static int wait_once(struct inside *in, uint64_t until) {
     struct run *run = in->run;
-    int rc;
-    if ((in->drives = begin(run))) {
-        in->turn = false;
-        rc = drive(run, in->d, until);
-        in->drives = false;
-        end(run);
-        return rc;
-    }
-    atomic_fetch_add(&run->waiters, 1);
-    in->waits = in->turn = true;
-    rc = wait_for_turn(run, in->d, until);
-    in->waits = false;
-    atomic_fetch_sub(&run->waiters, 1);
+    if (!(in->drives = begin(run)))
+        return wait_for_turn(in, until);
+    in->turn = false;
+    int rc = drive(run, in->d, until);
+    in->drives = false;
+    end(run, in->d->goes_on && !rc && !in->d->has(in->d->of));
     return rc;
 }
 
@@ -155,9 +156,9 @@ static int wait_once(struct inside *in, uint64_t until) {
 static void leave(void *arg) {
     struct inside *in = arg;
     if (in->drives)
-        end(in->run);
-    if (in->waits)
-        atomic_fetch_sub(&in->run->waiters, 1);
+        end(in->run, false);
+    if (in->next)
+        atomic_store(&in->run->next, false);
     if (in->turn)
         pass_turn(in->run);
     in->d->arm(in->d->of, false);

@@ -21,6 +21,7 @@
 #include "run/run.h"
 
 #define LASTING_LOOKS 20    /* a thread that has waited for so many looks waits on: it tells the engine when it does not */
+#define LONGEST_NS 250000000 /* and it looks up after that time, whatever else it may have missed */
 #define IN_USE_NS 200000    /* an application that polled within this time is still at it */
 #define LOOKS_SKIPPED 15   /* of them in a row, while the application has the lock */
 #define LEFT_NS 50000      /* an application that polls has not done so for this time, and something has lain there: */
@@ -282,15 +283,15 @@ static uint64_t looks_up_at(struct run *run, uint64_t now) {
     uint64_t soon = now + (run->moves ? 2 : 1) * ENGINE_LOOKS_NS, at = soon;
     if (run->lasting > LASTING_LOOKS) {
         engine_lock(run);
-        at = first_timer(run, NEVER);
+        at = first_timer(run, now + LONGEST_NS);
         run_unlock(run);
     }
     atomic_store(&run->wakes_at, at);
     return atomic_load(&run->driven) || at <= soon ? at : soon;
 }
 
-/* One round: true while an application does the work. */
-static bool stand_by(struct run *run) {
+/* One round: true while an application does the work. called: somebody has woken the engine from another sleep. */
+static bool stand_by(struct run *run, bool called) {
     uint64_t now = run_clock();
     if (!in_use(run, now))
         return false;
@@ -299,7 +300,7 @@ static bool stand_by(struct run *run) {
         leave_to_program(run);
         run_unlock(run);
     }
-    bool input = sleep_until(run, looks_up_at(run, now));
+    bool input = called || sleep_until(run, looks_up_at(run, now));
     atomic_store(&run->wakes_at, 0);
     look_up(run, input);
     return true;
@@ -324,15 +325,18 @@ static void ask_for_short_slices(void) {
 static void *thread(void *arg) {
     struct run *run = arg;
     ask_for_short_slices();
+    bool called = false;
     while (!atomic_load(&run->stop)) {
-        if (stand_by(run))
+        bool stands_by = stand_by(run, called);
+        called = false;
+        if (stands_by)
             continue;
         take_back(run);
         uint64_t until = work(run);
         if (in_use(run, run_clock()) || atomic_load(&run->disarmed)) /* a thread has been here meanwhile */
             continue;
         if (memory_asleep(run, true))
-            sleep_until(run, until);
+            called = sleep_until(run, until);
         memory_asleep(run, false);
         atomic_store(&run->wakes_at, 0);
     }

@@ -114,8 +114,8 @@ struct run {
     int call_fd;                   /* in busy_fd: wakes it before that, */
     bool called;                   /* and has been written; under the lock */
     bool roused;                   /* who makes a pass was woken by what has come; under the lock */
-    _Atomic uint32_t waiters;      /* threads that wait as well, */
-    int turn_fd;                   /* and drive next: who reads it */
+    _Atomic bool next;             /* a thread waits as well, */
+    int turn_fd;                   /* and drives next: who reads it */
     _Atomic uint32_t inside;       /* threads in drive_wait(), */
     _Atomic bool closes;           /* which they are to leave */
     uint32_t seen_drives, lasting; /* the engine's own: looks in a row that have found the same thread waiting; */
@@ -218,6 +218,7 @@ struct drive {
     bool (*has)(const void *of); /* is it there? */
     void (*arm)(const void *of, bool armed);
     const void *of;
+    bool goes_on; /* when the time has come, the caller looks for signals, and comes back */
 };
 /* Waits until it is there or `fd` is readable, or until a time, and does the engine's work meanwhile, or waits for its turn to
  * do so.  0: look; 1: `fd` is readable; -EINTR: a signal has come; -EAGAIN: the device has failed. A point of cancellation. */

@@ -328,10 +328,10 @@ static void arm_queues(const void *of, bool armed) {
     }
 }
 
-int soft_wait_cq(struct rnic_cq *const *cq, int n, int fd, uint64_t until) {
+int soft_wait_cq(struct rnic_cq *const *cq, int n, int fd, uint64_t until, bool goes_on) {
     struct dev *dev = dev_of(cq[0]->ctx);
     const struct queues queues = {cq, n};
-    const struct drive drive = {.fd = fd, .has = have_some, .arm = arm_queues, .of = &queues};
+    const struct drive drive = {.fd = fd, .has = have_some, .arm = arm_queues, .of = &queues, .goes_on = goes_on};
     return atomic_load(&dev->dead) ? -EAGAIN : drive_wait(&dev->run, &drive, until);
 }
 
@@ -339,8 +339,8 @@ static bool has_event(const void *of) { return channel_has((struct channel *)of)
 
 static void leave_armed(const void *of, bool armed) { (void)of, (void)armed; }
 
-int soft_wait_channel(struct rnic_comp_channel *ch, uint64_t until) {
+int soft_wait_channel(struct rnic_comp_channel *ch, uint64_t until, bool goes_on) {
     struct dev *dev = dev_of(ch->ctx);
-    const struct drive drive = {.fd = ch->fd, .has = has_event, .arm = leave_armed, .of = ch};
+    const struct drive drive = {.fd = ch->fd, .has = has_event, .arm = leave_armed, .of = ch, .goes_on = goes_on};
     return atomic_load(&dev->dead) ? -EAGAIN : drive_wait(&dev->run, &drive, until);
 }

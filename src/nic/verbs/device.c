@@ -187,7 +187,7 @@ static int soft_wait(struct rnic_context *ctx, struct rnic_comp_channel *ch) {
     if (atomic_load(&dev->dead))
         return 0;   /* whoever looks again is told */
     uint64_t until; /* whoever looks again waits on, and knows of handlers that were new */
-    int rc = ch && handlers_lately(&until) != HANDLERS_DIFFER ? soft_wait_channel(ch, until) : -EAGAIN;
+    int rc = ch && handlers_lately(&until) != HANDLERS_DIFFER ? soft_wait_channel(ch, until, true) : -EAGAIN;
     if (rc == -EINTR)
         return handlers_now() == HANDLERS_RESTART ? 0 : rc;
     if (rc != -EAGAIN)

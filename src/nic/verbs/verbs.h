@@ -119,8 +119,8 @@ int soft_query_mw(struct rnic_mw *mw, struct rnic_mw_bind_info *info, struct rni
 /* cq.c */
 int soft_create_comp_channel(struct rnic_context *ctx, struct rnic_comp_channel **out, struct rnic_err *err);
 int soft_destroy_comp_channel(struct rnic_comp_channel *pub, struct rnic_err *err);
-int soft_wait_cq(struct rnic_cq *const *cq, int n, int fd, uint64_t until);
-int soft_wait_channel(struct rnic_comp_channel *ch, uint64_t until);
+int soft_wait_cq(struct rnic_cq *const *cq, int n, int fd, uint64_t until, bool goes_on);
+int soft_wait_channel(struct rnic_comp_channel *ch, uint64_t until, bool goes_on);
 int soft_get_cq_event(struct rnic_comp_channel *ch, struct rnic_cq **cq, struct rnic_err *err);
 int soft_create_cq(struct rnic_context *ctx, int cqe, struct rnic_comp_channel *ch, uint32_t comp_vector,
                    void *cq_context, struct rnic_cq **out, struct rnic_err *err);

@@ -82,12 +82,13 @@ cdef class CompChannel(Handle):
         """As wait_readable(), and does the device's work meanwhile where the provider lets it."""
         cdef const rnic_ext_drive *drive = <const rnic_ext_drive *>rnic_extension(self.ctx.p, RNIC_EXT_DRIVE)
         cdef int rc = -EAGAIN
-        cdef uint64_t until
+        cdef double ends = monotonic() + LONGEST_SLEEP
+        cdef bint goes_on = ends < deadline
+        cdef uint64_t until = <uint64_t>(min(deadline, ends) * 1e9)
         if drive is not NULL and monotonic() < deadline:
-            until = <uint64_t>(min(deadline, monotonic() + LONGEST_SLEEP) * 1e9)
             self.calls += 1
             with nogil:
-                rc = drive.wait_channel(self.p, until)
+                rc = drive.wait_channel(self.p, until, goes_on)
             self.calls -= 1
             PyErr_CheckSignals()
         if rc == -EAGAIN:

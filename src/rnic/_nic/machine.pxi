@@ -846,17 +846,20 @@ cdef class Machine:
         cdef int rc
         cdef int64_t due = now_ns() + LONGEST_NS
         cdef rnic_cq **queues = [self.cq.p, self.recv_cq.p]
-        if until * 1e9 < due:
+        cdef bint goes_on = due < until * 1e9
+        if not goes_on:
             due = <int64_t>(until * 1e9)
         self.cq.channel.calls += 1
         self.enter()
         self.armed = False
         with nogil:
-            rc = self.drive.wait_cq(queues, 2, self.cq.channel.p.fd, <uint64_t>due)
+            rc = self.drive.wait_cq(queues, 2, self.cq.channel.p.fd, <uint64_t>due, goes_on)
         self.leave()
         self.cq.channel.calls -= 1
         PyErr_CheckSignals()
         self.need_all("recv")
+        if rc == -EAGAIN:
+            self.drive = NULL   # the device has failed: its descriptors tell
         return rc > 0
 
     cdef bint has_come(self) except -1:

@@ -682,8 +682,8 @@ cdef extern from "nic.h" nogil:
         int (*poll_cq)(rnic_cq *, int, rnic_wc *) noexcept nogil
 
     struct rnic_ext_drive:
-        int (*wait_cq)(rnic_cq **, int, int, uint64_t) noexcept nogil
-        int (*wait_channel)(rnic_comp_channel *, uint64_t) noexcept nogil
+        int (*wait_cq)(rnic_cq **, int, int, uint64_t, bint) noexcept nogil
+        int (*wait_channel)(rnic_comp_channel *, uint64_t, bint) noexcept nogil
         int (*descriptor)(rnic_context *) noexcept nogil
         bint (*look)(rnic_context *) noexcept nogil
         bint (*settle)(rnic_context *) noexcept nogil

@@ -118,7 +118,7 @@ static int sleep_on_channel(struct perf_end *e, struct wait *w) {
     }
     struct pollfd fds[2] = {{.fd = e->channel->fd, .events = POLLIN}, {.fd = e->line, .events = POLLIN}};
     const struct rnic_ext_drive *drive = rnic_extension(e->channel->ctx, RNIC_EXT_DRIVE);
-    if (!drive || drive->wait_channel(e->channel, now_ns() + SLEEP_MS * 1000000ull) == -EAGAIN)
+    if (!drive || drive->wait_channel(e->channel, now_ns() + SLEEP_MS * 1000000ull, true) == -EAGAIN)
         poll(fds, defers(e) ? 1 : 2, SLEEP_MS);
     int rc = e->ops->get_cq_event(e->channel, &cq, &e->err);
     if (rc == 0) {

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 FEW = 4
 """So many connections are asked at once whether something has come for them; more of them hear of it by their descriptors."""
 
-_drivers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, Driver]] = (
-    weakref.WeakKeyDictionary()
-)
+_Of = weakref.WeakValueDictionary[int, "Driver"]
+_drivers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Of] = weakref.WeakKeyDictionary()
+"""Loops and connections that are dropped are not kept: a Driver is its connections'."""
 
 
 class Driver:
@@ -38,7 +38,6 @@ class Driver:
         loop = self._loop()
         if self._pumps.pop(pump, pump) is None and not self._pumps and loop is not None:
             loop.remove_reader(self._fd)
-            _drivers.get(loop, {}).pop(self._fd, None)
 
     def _run(self) -> None:
         """Something has come for the device: take it, and let the connections go on that have got something."""
@@ -64,7 +63,7 @@ class Driver:
 
 def driver_of(loop: asyncio.AbstractEventLoop, fd: int) -> Driver:
     """The Driver of a device, which is known by its descriptor, in a loop."""
-    found = _drivers.setdefault(loop, {})
-    if fd not in found:
-        found[fd] = Driver(loop, fd)
-    return found[fd]
+    of = _drivers.setdefault(loop, weakref.WeakValueDictionary())
+    if (found := of.get(fd)) is None:
+        found = of[fd] = Driver(loop, fd)
+    return found
