@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from ibverbs.programs import DEVICE, environment, free_port, listens
 from packages import need
-from waiting import PATIENCE
+from waiting import PATIENCE, until
 
 ECHOES = 300
 FEW_STOPS = ["-f", "--seccomp-bpf"]
@@ -113,3 +114,41 @@ def test_an_echo_wakes_the_thread_that_waits_and_no_other(way: str, tmp_path: Pa
     assert len(engines) == 1
     assert 0 < found[main] <= 1.3 * ECHOES, "the program is woken more than once for an echo"
     assert found.get(engines[0], 0) <= 0.3 * ECHOES, "the engine is woken, too"
+
+
+@pytest.mark.own_way
+@pytest.mark.parametrize("way", WAYS)
+def test_an_event_wakes_the_thread_that_waits_and_no_other(way: str, tmp_path: Path) -> None:
+    """The completion of a SEND has an event, too.  (Who has mistakes explained does not drive.)"""
+    need_strace()
+    need("ibv_rc_pingpong", "ibverbs-utils")
+    port, env = str(free_port()), environment(RNIC_LOCAL=WAYS[way], RNIC_VERBS_DEBUG="0")
+    command = ["ibv_rc_pingpong", "-d", DEVICE, "-g", "0", "-e", "-n", str(ECHOES), "-s", "8", "-p", port]
+    trace = tmp_path / "trace"
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=env) as server:
+        try:
+            until(lambda: listens(int(port)) or server.poll() is not None, "the server listens")
+            traced = [
+                "strace",
+                *FEW_STOPS,
+                "-qq",
+                "-e",
+                "trace=ppoll,poll,epoll_wait,epoll_pwait",
+                "-o",
+                str(trace),
+            ]
+            client = subprocess.run(
+                [*traced, *command, "127.0.0.1"],
+                env=env,
+                stdout=subprocess.DEVNULL,
+                timeout=PATIENCE,
+                check=False,
+            )
+            assert not client.returncode
+        finally:
+            server.kill()
+    found = woken('"begin"\n' + trace.read_text())
+    main = min(found)
+    print(found)
+    assert 0 < found.pop(main) <= 2.3 * ECHOES, "the program is woken more than once for an event"
+    assert sum(found.values()) <= 0.3 * ECHOES, "the engine is woken, too"
