@@ -127,7 +127,8 @@ static void close_all(void) {
 
 static int wait_once(struct seat *s, uint64_t until) {
     struct rnic_cq *const queues[] = {s->cq};
-    return s->by == BY_CQ ? drive->wait_cq(queues, 1, s->channel->fd, until, false) : drive->wait_channel(s->channel, until, false);
+    return s->by == BY_CQ ? drive->wait_cq(queues, 1, s->channel->fd, until, false)
+                          : drive->wait_channel(s->channel, until, false);
 }
 
 static bool take_events(struct seat *s) {

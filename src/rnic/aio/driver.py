@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A loop does the work of a device for its connections: a packet wakes the loop's thread, and no other one first."""
+"""A loop does the work of a device for its connections: a packet wakes the loop's thread first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rnic.aio.pump import Pump
 
 FEW = 4
-"""So many connections are asked at once whether something has come for them; more of them hear of it by their descriptors."""
+"""So many connections are asked at once whether something has come for them; more hear by their descriptors."""
 
 _Of = weakref.WeakValueDictionary[int, "Driver"]
 _drivers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Of] = weakref.WeakKeyDictionary()
@@ -40,7 +40,7 @@ class Driver:
             loop.remove_reader(self._fd)
 
     def _run(self) -> None:
-        """Something has come for the device: take it, and let the connections go on that have got something."""
+        """Take what has come for the device, and let the connections go on that have got something."""
         loop = self._loop()
         for pump in self._pumps:
             pump.core.machine.look_at_device()
