@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rnic.aio.pump import Pump
 
 FEW = 4
-"""So many connections are asked at once whether something has come for them; more hear by their descriptors."""
+"""So many connections are asked at once whether something has come; more hear by their descriptors."""
 
 _Of = weakref.WeakValueDictionary[int, "Driver"]
 _drivers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Of] = weakref.WeakKeyDictionary()
