@@ -16,6 +16,7 @@
 
 #include "run/run.h"
 
+#define AGAIN_NS 250000000
 #define LEAVES_US 50 /* between two looks whether all have left */
 
 enum { SLEEP_FD, SLEEP_TURN, SLEEP_BUSY, SLEEP_FDS };
@@ -128,13 +129,17 @@ struct inside {
     bool turn; /* it has perhaps been told to drive, and has not done so */
 };
 
-/* Another thread drives.  One of those that wait besides is the next one; the others hear of what they wait for alone. */
+/* Another thread drives.  One of those that wait besides is the next one; the others hear of what they wait for alone, and ask now
+ * and then whether they may be it. */
 static int wait_for_turn(struct inside *in, uint64_t until) {
     struct run *run = in->run;
+    uint64_t again = run_clock() + AGAIN_NS;
     in->next = in->turn = !atomic_exchange(&run->next, true);
     in->d->arm(in->d->of, true);
     bool sleeps = !in->d->has(in->d->of) && atomic_load(&run->driven);
-    int rc = sleeps ? sleep_on(run, in->d->fd, in->next ? SLEEPS_NEXT : SLEEPS_ALONE, until) : 0;
+    int rc = sleeps ? sleep_on(run, in->d->fd, in->next ? SLEEPS_NEXT : SLEEPS_ALONE,
+                               in->next || until < again ? until : again)
+                    : 0;
     if (in->next)
         atomic_store(&run->next, false);
     in->next = false;

@@ -32,6 +32,7 @@ cdef class Context(Handle):
     cdef const rnic_ext_memory *memory
     cdef const rnic_ext_query *query
     cdef const rnic_ext_stream *stream
+    cdef const rnic_ext_drive *drive
 
     def __init__(self):
         raise TypeError("use rnic.open_device()")
@@ -107,6 +108,7 @@ cdef class Context(Handle):
         self.memory = <const rnic_ext_memory *>rnic_extension(p, RNIC_EXT_MEMORY)
         self.query = <const rnic_ext_query *>rnic_extension(p, RNIC_EXT_QUERY)
         self.stream = <const rnic_ext_stream *>rnic_extension(p, RNIC_EXT_STREAM)
+        self.drive = <const rnic_ext_drive *>rnic_extension(p, RNIC_EXT_DRIVE)
         self.name = name
         self.closer = "close_device"
         self.live = True

@@ -80,7 +80,7 @@ cdef class CompChannel(Handle):
 
     cdef int wait_event(self, double deadline) except -1:
         """As wait_readable(), and does the device's work meanwhile where the provider lets it."""
-        cdef const rnic_ext_drive *drive = <const rnic_ext_drive *>rnic_extension(self.ctx.p, RNIC_EXT_DRIVE)
+        cdef const rnic_ext_drive *drive = self.ctx.drive
         cdef int rc = -EAGAIN
         cdef double ends = monotonic() + LONGEST_SLEEP
         cdef bint goes_on = ends < deadline

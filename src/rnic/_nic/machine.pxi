@@ -392,7 +392,7 @@ cdef class Machine:
         self.queued = deque()
         self.shared, self.withdrawn, self.leaving = {}, set(), []
         self.spin, self.places, self.find = Spin(spin), places, find
-        self.drive = <const rnic_ext_drive *>rnic_extension(qp.ctx.p, RNIC_EXT_DRIVE)
+        self.drive = qp.ctx.drive
         self.p = msg_open(&config, &memory, &hooks, qp.p, cq.p, recv_cq.p)
         if self.p is NULL:
             raise MemoryError
