@@ -14,7 +14,7 @@ static void pass(const struct side *from, const struct side *to) {
     static const uint8_t data[MEMORY];
     uint64_t handle;
     CHECK(msg_send(from->m, data, size, 0, &handle) >= 0);
-    msg_want(to->m, true, NULL, 0);
+    msg_want(to->m, true, false);
     talk_settle();
     struct msg_in *in = msg_find(to->m, MSG_ANY);
     CHECK(in && in->bytes == size);

@@ -215,13 +215,19 @@ void drive_wake_for(struct run *run, uint64_t deadline) {
 
 bool drive_look(struct run *run) {
     run_lock(run);
-    atomic_store(&run->driven_at, run_clock());
-    atomic_fetch_add(&run->drives, 1);
+    uint64_t now = run_clock();
+    bool often = now < run->loop_at + ENGINE_LEAVES_NS;
+    run->loop_at = now;
     drive_answer(run);
-    engine_leave(run);
+    if (often) { /* what comes rarely may wake the engine, too: it would look up for longer than that takes */
+        atomic_store(&run->driven_at, now);
+        atomic_fetch_add(&run->drives, 1);
+        engine_leave(run);
+    }
     bool any = take(run);
     run_unlock(run);
-    rouse_engine(run);
+    if (often)
+        rouse_engine(run);
     return any;
 }
 

@@ -30,7 +30,6 @@
 #define PASSES 16           /* between two looks at who waits for the lock, and at sockets without queue pairs */
 #define LATE_MOST_NS 1000000000ull /* a delay that is longer counts as that: the process was stopped */
 #define LATE_MEMORY 16      /* a delay is remembered so many times as long as it was */
-#define DROVE_NS 5000000    /* since a thread has left drive_wait(): it comes back, and what it leaves lying is seen in passing */
 #define LINGER_NS 50000     /* after the last packet: falling asleep and being woken would take as long */
 #define SLICE_NS 100000     /* the shortest that there is */
 #define YIELDED_NS 5000     /* a yield that takes longer has let somebody else run, */
@@ -94,7 +93,7 @@ void engine_wake_for(struct run *run, uint64_t deadline) {
 
 /* One that has waited by drive_wait() will do so again; if it does not, the engine finds out. */
 static bool drives(const struct run *run, uint64_t now) {
-    return atomic_load(&run->driven) || now < atomic_load(&run->driven_at) + DROVE_NS;
+    return atomic_load(&run->driven) || now < atomic_load(&run->driven_at) + ENGINE_LEAVES_NS;
 }
 
 void engine_take_over(struct run *run) {

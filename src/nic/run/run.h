@@ -113,6 +113,7 @@ struct run {
     _Atomic uint64_t drives_at;    /* the thread that drives sleeps until then; 0: it is awake, or there is none */
     int call_fd;                   /* in busy_fd: wakes it before that, */
     bool called;                   /* and has been written; under the lock */
+    uint64_t loop_at;              /* when a loop has last looked; under the lock */
     bool roused;                   /* who makes a pass was woken by what has come; under the lock */
     _Atomic bool next;             /* a thread waits as well, */
     int turn_fd;                   /* and drives next: who reads it */
@@ -210,7 +211,8 @@ uint64_t engine_late(const struct run *run, uint64_t now);
 void engine_leave(struct run *run);
 void engine_take_over(struct run *run); /* the application is going to wait: sockets are the engine's again */
 
-#define ENGINE_LOOKS_NS 500000 /* how often the engine looks up while a program does its work */
+#define ENGINE_LOOKS_NS 500000 /* how often the engine looks up while a program does its work, */
+#define ENGINE_LEAVES_NS 5000000 /* and for how long after a thread has driven: it comes back */
 
 /* drive.c: what a thread waits for */
 struct drive {
