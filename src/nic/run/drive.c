@@ -79,43 +79,54 @@ static bool take(struct run *run) {
     return any;
 }
 
+/* The program has nothing to answer: ACKs leave. */
+static void acknowledge(struct run *run) {
+    uint64_t now = run_clock();
+    run->nic->ack_hold = 0;
+    sched_timers(run, now);
+    progress_finish(run, now);
+}
+
 /* Before a sleep: when it may last until; 0: there is something to do. */
 static uint64_t settle(struct run *run) {
     bool may = true;
-    uint64_t now = run_clock();
-    run->nic->ack_hold = 0; /* no answer will take it along */
-    sched_timers(run, now);
-    progress_finish(run, now);
+    acknowledge(run);
     EACH_SOURCE(run, s, may_sleep)
     may &= s->is->may_sleep(s->owner);
     return run->ready_first || !may ? 0 : progress_deadline(run);
 }
 
-/* When the thread may sleep until; 0: what it waits for is there, or there is more to do. */
-static uint64_t pass(struct run *run, const struct drive *d, bool come) {
+/* When the thread may sleep until; 0: what it waits for is there, or there is more to do, or there may soon be.  busy: when
+ * something has come last, if the thread was woken. */
+static uint64_t pass(struct run *run, const struct drive *d, uint64_t *busy) {
     uint64_t due = 0;
     run_lock(run);
     atomic_store(&run->drives_at, 0);
     drive_answer(run);
     d->arm(d->of, false);
     engine_leave(run);
-    if (come)
-        take(run);
-    if (!d->has(d->of)) {
+    if (busy && take(run))
+        *busy = run->now;
+    bool has = d->has(d->of), lingers = !has && busy && engine_lingers(run, *busy, run_clock());
+    if (lingers)
+        acknowledge(run);
+    if (!has && !lingers) {
         due = settle(run);
         d->arm(d->of, true);
         atomic_store(&run->drives_at, due);
     }
     run_unlock(run);
+    if (lingers)
+        engine_give_way(run);
     return due;
 }
 
 static int drive(struct run *run, const struct drive *d, uint64_t until) {
-    uint64_t due = pass(run, d, false);
+    uint64_t due = pass(run, d, NULL), busy = 0;
     int rc = 0;
     while (!d->has(d->of) && !rc && !atomic_load(&run->closes) && run_clock() < until) {
         rc = due ? sleep_on(run, d->fd, SLEEPS_DRIVER, due < until ? due : until) : 0;
-        due = pass(run, d, true);
+        due = pass(run, d, &busy);
     }
     return rc;
 }

@@ -151,17 +151,19 @@ static bool in_use(const struct run *run, uint64_t now) {
 }
 
 /* To a thread that waits for the lock, or to a process that waits for a processor to send us something. */
-static void give_way(struct run *run) {
+void engine_give_way(struct run *run) {
     uint64_t since = run_clock();
     sched_yield();
     note_late(run, since);
     uint64_t now = run_clock();
     if (now - since > YIELDED_NS)
-        run->crowded_until = now + CROWDED_NS;
+        atomic_store(&run->crowded_until, now + CROWDED_NS);
 }
 
 /* A pass that finds something is always followed by one more. */
-static uint64_t linger(const struct run *run, uint64_t now) { return now < run->crowded_until ? 1 : LINGER_NS; }
+bool engine_lingers(const struct run *run, uint64_t busy, uint64_t now) {
+    return now - busy < (now < atomic_load(&run->crowded_until) ? 1 : LINGER_NS);
+}
 
 /* Works until there is nothing to do or the application does it, making way for verbs after each pass: one is made whenever
  * the lock has been won, or verbs that follow on each other would keep everything else waiting. */
@@ -177,13 +179,13 @@ static uint64_t work(struct run *run) {
             source_timers(run, now);
             if (progress(run, now, i == 0))
                 busy = now;
-            more = now - busy < linger(run, now) && !in_use(run, now);
+            more = engine_lingers(run, busy, now) && !in_use(run, now);
         }
         until = first_timer(run, progress_deadline(run));
         atomic_store(&run->wakes_at, until);
         run_unlock(run);
         if (atomic_load(&run->waiting) || !busy || busy < began)
-            give_way(run);
+            engine_give_way(run);
     }
     return until;
 }

@@ -130,8 +130,8 @@ struct run {
     _Atomic uint64_t wakes_at;   /* the engine thread sleeps until then at most; 0: it is awake */
     _Atomic uint64_t late;       /* the longest that the engine thread has lately waited for a processor or the lock */
     _Atomic uint64_t late_until; /* when that is forgotten */
-    uint64_t crowded_until;      /* the engine thread shares its processor, and does not linger; its own */
-    uint32_t skipped;            /* looks in a row that it has left out; its own */
+    _Atomic uint64_t crowded_until; /* who makes progress shares its processor, and does not linger */
+    uint32_t skipped;               /* looks in a row that it has left out; its own */
     uint32_t left; /* looks in a row that have found something which the polling application had not; its own */
     _Atomic uint64_t left_until; /* that application looks elsewhere: the engine does the work until then */
     _Atomic bool disarmed;       /* the engine thread leaves the busy sockets to the polling application */
@@ -209,6 +209,9 @@ void engine_wake_for(struct run *run, uint64_t deadline); /* when it would sleep
 uint64_t engine_late(const struct run *run, uint64_t now);
 /* The program looks for progress itself, or a thread of it drives (drive.c): the busy set is that one's.  Under the lock. */
 void engine_leave(struct run *run);
+/* Something has come at `busy`: more may come sooner than a thread falls asleep and wakes.  give_way: meanwhile, to others. */
+bool engine_lingers(const struct run *run, uint64_t busy, uint64_t now);
+void engine_give_way(struct run *run);
 void engine_take_over(struct run *run); /* the application is going to wait: sockets are the engine's again */
 
 #define ENGINE_LOOKS_NS 500000 /* how often the engine looks up while a program does its work, */

@@ -11,6 +11,13 @@ cdef enum:
     COUNTED_NS = 1000000000 # between two looks at how many processors there are
 
 
+cdef extern from "<sys/resource.h>" nogil:
+    struct rusage:
+        long ru_nivcsw
+    int RUSAGE_THREAD
+    int getrusage(int, rusage *)
+
+
 cdef double the_quota = -1  # processors that the control group allows; 0: no limit, -1: not known yet
 
 
@@ -56,6 +63,7 @@ cdef class Spin:
     cdef int64_t since          # when the last look has ended in vain
     cdef int64_t counted_at     # processors; and whether there are more than one
     cdef bint several
+    cdef long taken             # how often the kernel has taken the processor away
     cdef int64_t crowded_until
     cdef int crowded            # so many times as long the next time
 
@@ -82,7 +90,13 @@ cdef class Spin:
         return 0
 
     cdef int note_away(self, int64_t now) except -1:
-        """Somebody else has had the processor meanwhile."""
+        """It was away while it looked: if the kernel gave its processor to somebody else, it looks no more for a while."""
+        cdef rusage used
+        cdef long before = self.taken
+        getrusage(RUSAGE_THREAD, &used)
+        self.taken = used.ru_nivcsw
+        if before == self.taken:    # the machine itself stood still, or a call took long
+            return 0
         if now > self.crowded_until + self.crowded * CROWDED_NS:
             self.crowded = 1
         self.crowded_until = now + self.crowded * CROWDED_NS
