@@ -199,7 +199,7 @@ static void get_lane(void) {
         w.lane = NULL;
         CHECK_EQ(lane_ask(&w.lane, qpn_slot(w.qp[0]->qp_num), &w.self, &w.shared, 0), 0);
         for (int i = 0; i < 100000 && w.lane->state == LANE_ASKING; i++) {
-            lane_listen_to(w.lane, &w.self);
+            lane_listen_to(w.lane, &w.self, LANE_ALL);
             pause_us(20);
         }
     }
@@ -343,7 +343,7 @@ static void scribble(void) {
 /* What is written after the device has hung up attacks nobody. */
 static void keep_pace(void) {
     for (int i = 0; i < 200 && w.lane->state == LANE_UP; i++) {
-        if (lane_listen_to(w.lane, &w.self))
+        if (lane_listen_to(w.lane, &w.self, LANE_ALL))
             hung_up += w.lane->state == LANE_DOWN;
         uint32_t taken = atomic_load(&w.lane->out.mem->taken);
         if (w.lane->out.next - taken < BEHIND)
