@@ -176,7 +176,7 @@ static inline uint32_t frame_size(const struct msg *m) {
 
 /* machine.c: posts what may be posted now. */
 void msg_flush(struct msg *m);
-/* As ops->post_send(), by the quick way where there is one. */
+/* Posts as ops->post_send() does, by the quick way where there is one. */
 int msg_post(struct msg *m, const struct rnic_send_wr *wr, const struct rnic_send_wr **bad, struct rnic_err *err);
 
 /* in.c: a SEND that came. */

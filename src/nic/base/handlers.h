@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the program's signal handlers want of a system call that they interrupt.  Linux goes on with a read(2) after a handler
- * with SA_RESTART, but with no poll(2): who polls in place of a read has to decide for itself.
+ * Signal handlers of the program: do they want an interrupted system call to go on?  Linux goes on with a read(2) after a handler
+ * with SA_RESTART, but with no poll(2). A function that polls in place of a read has to decide for itself.
  */
 #ifndef RNIC_BASE_HANDLERS_H
 #define RNIC_BASE_HANDLERS_H
@@ -15,8 +15,8 @@ enum handlers {
 };
 
 enum handlers handlers_now(void);
-/* As they were a short time ago, at the most: 64 system calls are left out.  until: when it is time to look again, ns of
- * CLOCK_MONOTONIC; UINT64_MAX if they are as they are now. */
+/* The handlers as they were at most 100 ms ago, which saves 64 system calls.  until: when it is time to look again, ns of
+ * CLOCK_MONOTONIC; UINT64_MAX if the answer is new. */
 enum handlers handlers_lately(uint64_t *until);
 
 #endif

@@ -102,7 +102,7 @@ void lanes_abandon(struct host *host) {
 
 /* ---------------------------------------------------------------- lanes come and go */
 
-/* Whoever has been answered may be using the lane already: only one that never meant to is given up. */
+/* A peer that has been answered may be using the lane already: a lane is given up only if the peer never meant to use it. */
 static uint64_t patience(const struct lane *l) {
     if (l->state >= LANE_UP)
         return NEVER;

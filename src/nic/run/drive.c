@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who waits, drives: a thread that is going to sleep does the engine's work meanwhile, and the packet that it waits for wakes
- * no other thread.
+ * A thread that is going to sleep does the engine's work meanwhile ("drives"). The packet that it waits for wakes no other
+ * thread.
  *
- * It sleeps on the busy set itself, which the engine then leaves alone.  When it leaves, nobody is told: the engine looks
- * up now and then, as beside a program that polls, and finds that nobody drives.  Only an engine that has gone to sleep for
- * long, or a thread that waits as well, is woken.
+ * The thread sleeps on the busy set itself, which the engine then leaves alone.  The engine is not told when the thread leaves:
+ * it looks up now and then, as beside a program that polls, and finds that nobody drives.  The leaving thread wakes only an engine
+ * that has gone to sleep for long, or one other thread that waits.
  */
 #include <errno.h>
 #include <poll.h>
@@ -16,7 +16,7 @@
 
 #include "run/run.h"
 
-#define AGAIN_NS 250000000
+#define AGAIN_NS 250000000 /* between two times that a thread that waits alone asks whether it may be next */
 #define LEAVES_US 50 /* between two looks whether all have left */
 
 enum { SLEEP_FD, SLEEP_TURN, SLEEP_BUSY, SLEEP_FDS };
@@ -46,7 +46,7 @@ static bool begin(struct run *run) {
     return atomic_compare_exchange_strong(&run->driven, &driven, true);
 }
 
-/* It looks up soon, or sleeps for long, and would not know of the timers that a program may set from now on. */
+/* An engine that sleeps for long would not know of the timers that a program may set from now on. */
 static void rouse_engine(struct run *run) { engine_wake_for(run, atomic_load(&run->driven_at) + 3 * ENGINE_LOOKS_NS); }
 
 /* Whoever waits drives next, if nobody does. */

@@ -552,7 +552,7 @@ cdef class Machine:
         if spin == 0:
             return 0
         got = self.look_until(spin)
-        self.spin.note(got != 0, began, now_ns())
+        self.spin.note(got != 0, now_ns())
         return got
 
     cdef int look_until(self, int64_t spin) except? -1:

@@ -5,8 +5,8 @@ cdef enum:
     MOST_MISSES = 64
     MOST_SOON = 8           # looks that are left out while messages come soon, but not soon enough
     WORTH = 4               # what came so soon, in times of `spin`, is worth a look the next time
-    AWAY_NS = 500000        # who looks and was away for so long, had no processor: others want it
-    CROWDED_NS = 100000000  # which is believed for so long, and up to so many times as long if it stays so
+    AWAY_NS = 500000        # a thread that looks and was away for so long may have lost its processor
+    CROWDED_NS = 100000000  # then no look for so long, and up to MOST_CROWDED times as long if it happens again
     MOST_CROWDED = 16
     COUNTED_NS = 1000000000 # between two looks at how many processors there are
 
@@ -81,7 +81,7 @@ cdef class Spin:
             return 0
         return self.most if self.several else 0
 
-    cdef int note(self, bint found, int64_t began, int64_t now) except -1:
+    cdef int note(self, bint found, int64_t now) except -1:
         """A look has ended."""
         self.misses = 0 if found else min(2 * self.misses + 1, MOST_MISSES)
         self.rest = self.misses
@@ -90,7 +90,7 @@ cdef class Spin:
         return 0
 
     cdef int note_away(self, int64_t now) except -1:
-        """It was away while it looked: if the kernel gave its processor to somebody else, it looks no more for a while."""
+        """The thread was away during a look. No looks for a while, if the kernel gave its processor to another thread."""
         cdef rusage used
         cdef long before = self.taken
         getrusage(RUSAGE_THREAD, &used)
