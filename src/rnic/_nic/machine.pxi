@@ -118,6 +118,7 @@ cdef extern from "msg/msg.h" nogil:
     void msg_count(const msg *, msg_statistics *)
 
 cdef extern from "msg/msg.h":    # which call back with the interpreter's lock
+    ctypedef bint c_bool "bool"
     struct msg_hooks:
         void *arg
         uint8_t *(*make)(void *, uint64_t, void **) noexcept
@@ -125,7 +126,7 @@ cdef extern from "msg/msg.h":    # which call back with the interpreter's lock
         void (*drop)(void *, void *) noexcept
         void (*copy)(void *, void *, const void *, uint64_t) noexcept
         void (*later)(void *, rnic_mr *) noexcept
-        bint (*asks)(void *, uint64_t) noexcept
+        c_bool (*asks)(void *, uint64_t) noexcept
 
 cdef extern from "Python.h":
     ctypedef struct PyObject
@@ -224,7 +225,7 @@ cdef void keep_for_later(void *arg, rnic_mr *mr) noexcept:
     (<Machine>arg).late.append(<uintptr_t>mr)
 
 
-cdef bint is_asked_for(void *arg, uint64_t tag) noexcept:
+cdef c_bool is_asked_for(void *arg, uint64_t tag) noexcept:
     return tag in (<Machine>arg).asked
 
 
