@@ -32,8 +32,10 @@
 #define LATE_MEMORY 16      /* a delay is remembered so many times as long as it was */
 #define LINGER_NS 50000     /* after the last packet: falling asleep and being woken would take as long */
 #define SLICE_NS 100000     /* the shortest that there is */
-#define YIELDED_NS 5000     /* a yield that takes longer has let somebody else run, */
-#define CROWDED_NS 10000000 /* who is not kept waiting for so long: it may be who was just woken */
+#define YIELDED_NS 5000     /* a yield that takes longer has let somebody else run; */
+#define YIELDED_OFTEN 2     /* so many in a row, or a long one, were not for a thread of our own that had to look up: */
+#define YIELDED_LONG_NS 200000
+#define CROWDED_NS 10000000 /* nobody is kept waiting for so long: it may be who was just woken */
 
 static void epoll_set(int set, int fd, uint32_t events) {
     struct epoll_event e = {.events = events, .data = {.fd = fd}};
@@ -155,8 +157,10 @@ void engine_give_way(struct run *run) {
     uint64_t since = run_clock();
     sched_yield();
     note_late(run, since);
-    uint64_t now = run_clock();
-    if (now - since > YIELDED_NS)
+    uint64_t now = run_clock(), away = now - since;
+    uint32_t slow = away > YIELDED_NS ? atomic_load(&run->slow_yields) + 1 : 0;
+    atomic_store(&run->slow_yields, slow);
+    if (slow >= YIELDED_OFTEN || away > YIELDED_LONG_NS)
         atomic_store(&run->crowded_until, now + CROWDED_NS);
 }
 

@@ -131,6 +131,7 @@ struct run {
     _Atomic uint64_t late;       /* the longest that the engine thread has lately waited for a processor or the lock */
     _Atomic uint64_t late_until; /* when that is forgotten */
     _Atomic uint64_t crowded_until; /* who makes progress shares its processor, and does not linger */
+    _Atomic uint32_t slow_yields;   /* in a row: others have run meanwhile */
     uint32_t skipped;               /* looks in a row that it has left out; its own */
     uint32_t left; /* looks in a row that have found something which the polling application had not; its own */
     _Atomic uint64_t left_until; /* that application looks elsewhere: the engine does the work until then */
