@@ -14,7 +14,6 @@ from errno import EADDRINUSE
 from ipaddress import ip_address
 from multiprocessing import forkserver
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -60,6 +59,15 @@ def is_usable(address: str) -> bool:
 def give(net: Netdevs, name: str, address: str) -> None:
     net.address(name, f"{address}/64" if ":" in address else f"{address}/24")
     until(lambda: is_usable(address), "the address is usable")
+
+
+def door() -> door_of.IbDoor:
+    """The one of this process, while an id listens at any address."""
+    assert registry._everywhere
+    assert isinstance(registry._everywhere.service, DoorService)
+    found = registry._everywhere.service._doors[Transport.IB]
+    assert isinstance(found, door_of.IbDoor)
+    return found
 
 
 def answers(listener: CmId, address: str, device: str) -> None:
@@ -216,15 +224,11 @@ def test_what_strangers_ask_for_is_looked_at_only_so_often(
         listener.bind_addr(("0.0.0.0", 0))
         listener.listen()
         with registry.lock:
-            assert registry._everywhere
-            assert isinstance(registry._everywhere.service, DoorService)
-            door = registry._everywhere.service._doors[Transport.IB]
-            assert isinstance(door, door_of.IbDoor)
             for _ in range(1000):
-                assert door._agent_at(ip_address("10.77.0.9"), 0) is None
+                assert door()._agent_at(ip_address("10.77.0.9"), 0) is None
             assert len(looks) == 1
             for number in range(1000):
-                door._look_at(ip_address(f"10.78.{number // 250}.{number % 250}"), 0)
+                door()._look_at(ip_address(f"10.78.{number // 250}.{number % 250}"), 0)
             assert len(looks) < 1000
 
 
@@ -553,18 +557,27 @@ def test_an_id_that_gives_up_ipv4_keeps_its_port_at_open_devices(net: Netdevs) -
         assert all(map(handing.is_taken, names))
 
 
-def test_nobody_waits_for_who_reads_nothing() -> None:
-    """Another user may have a name, and never look at what comes to it."""
-    name = "\0rnic/test/full"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as box:
-        box.bind(name)
-        with socket.socket(box.family, box.type) as mouth, suppress(BlockingIOError):
-            while True:
-                mouth.sendto(b"?", socket.MSG_DONTWAIT, name)
-        start = monotonic()
-        assert all(handing.send(b"?", name) for _ in range(50))  # lost, and somebody has the name
-        assert monotonic() - start < 2
-    assert not handing.send(b"?", name)
+@pytest.mark.usefixtures("net")
+def test_requests_wait_for_room_and_nobody_waits_for_it() -> None:
+    """A unix socket holds some ten datagrams, and who is to read them may be busy, or never do it."""
+    requests = [sealed(datagram(Req(service_id=0x77).to_mad(i).emit(), 1, GSI_QKEY)) for i in range(200)]
+    far, here = handing.sockaddr(ip_address("10.77.0.2"), 4791), ip_address("10.77.0.1")
+
+    def hear_all() -> None:
+        with registry.lock:
+            for one in requests:
+                door().heard(one, far, here, 0)
+
+    with EventChannel() as channel, create_id(channel, timing=FAST) as listener:
+        listener.bind_addr(("0.0.0.0", 0))
+        listener.listen()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as box:
+            box.settimeout(WAIT)
+            box.bind(handing.name_of_any(0x77, 4))
+            hear_all()
+            assert [box.recv(4096)[handing.HEADER.size :] for _ in requests] == requests
+            hear_all()
+        until(lambda: not door()._outbox._boxes, "what waits for a process is given up with it")
 
 
 def test_only_messages_that_need_an_answer_come_to_the_door() -> None:

@@ -41,10 +41,10 @@ from rnic.rdmacm.ibcm.handing import (
     is_taken,
     name_at,
     name_of_any,
-    send,
     sockaddr,
 )
 from rnic.rdmacm.ibcm.manager import IbService
+from rnic.rdmacm.ibcm.outbox import Outbox
 from rnic.rdmacm.ibcm.ports import BLOCK_MARK, first_of
 from rnic.rdmacm.names import Option
 from rnic.rdmacm.sockaddr import IP, Inet
@@ -93,6 +93,7 @@ class IbDoor:
         self._kept_out: set[tuple[CmId, str]] = set()  # of which devices that was said
         self._refusing: WeakSet[Agent] = WeakSet()
         self._owners = Owners()
+        self._outbox = Outbox(reactor)
         self._known: dict[tuple[IP, int], _Known] = {}
         self._looks_at = {False: 0, True: 0}  # ns: when all looks will be there again; of loopback
 
@@ -275,7 +276,7 @@ class IbDoor:
         message = forwarded(data, src, self._here(dst, scope))
         if isinstance(asked, Req | SidrReq):
             key = asked.service_id, dst.version
-            if key not in self._mailboxes and send(message, name_of_any(*key)):
+            if key not in self._mailboxes and self._outbox.send(message, name_of_any(*key)):
                 return
         self._hand_in(message, dst, scope)
 
@@ -296,7 +297,7 @@ class IbDoor:
 
     def _hand_in(self, message: bytes, dst: IP, scope: int) -> None:
         if (agent := self._agent_at(dst, scope)) is not None:
-            send(message, f"\0rnic/1/slot/{agent.context.cm_slot()}")
+            self._outbox.send(message, f"\0rnic/1/slot/{agent.context.cm_slot()}")
 
     def _look_at(self, ip: IP, scope: int) -> _Known:
         """Whether an address is this host's.

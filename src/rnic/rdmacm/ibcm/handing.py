@@ -75,18 +75,6 @@ def forwarded(data: bytes, src: bytes, dst: bytes) -> bytes:
     return HEADER.pack(MAGIC, VERSION, FORWARD, len(data), 0, 0, 0, 0, 0, 0, src, dst) + data
 
 
-def send(message: bytes, name: str) -> bool:
-    """Send a message to a name. False: nobody has it. One that finds no room there is lost, as on a wire."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-        try:
-            sock.sendto(message, socket.MSG_DONTWAIT, name)
-        except ConnectionRefusedError:
-            return False
-        except OSError as error:
-            _log.info("a request is lost: %s", error)
-    return True
-
-
 def answer(query: bytes, sock: socket.socket, sender: str | bytes) -> None:
     """UDP port 4791 of the address is this process'.
 

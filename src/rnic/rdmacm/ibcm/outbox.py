@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests on their way to a device or to another process, which wait while its socket is full.
+
+A unix socket holds ten datagrams (net.unix.max_dgram_qlen), and a hundred clients that call at the same time
+are more. A request that is lost comes again only when its sender's timeout is over, after seconds. The device
+does the same with what it hands on (src/nic/host/outbox.c).
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections import deque
+from errno import ENOBUFS
+from typing import TYPE_CHECKING
+
+from rnic.log import Log
+
+if TYPE_CHECKING:
+    from rnic.rdmacm.reactor import Reactor
+
+_log = Log("rnic.rdmacm")
+
+_EACH = 1024  # messages that wait for one name: the oldest are lost first
+_NAMES = 16  # others may have names, and never read what comes there
+
+
+class Outbox:
+    """What is sent to names; under the registry's lock."""
+
+    def __init__(self, reactor: Reactor) -> None:
+        self._reactor = reactor
+        self._boxes: dict[str, _Box] = {}
+
+    def send(self, message: bytes, name: str) -> bool:
+        """Send a message to a name, now or when there is room. False: nobody has the name."""
+        try:
+            (self._boxes.get(name) or self._open(name)).put(message)
+        except ConnectionRefusedError:
+            return False
+        except OSError as error:
+            _log.info("a request is lost: %s", error)
+        return True
+
+    def _open(self, name: str) -> _Box:
+        if len(self._boxes) == _NAMES:
+            raise OSError(ENOBUFS, "too many processes do not read their requests")
+        box = self._boxes[name] = _Box(self, name)
+        self._reactor.watch(box, select.EPOLLOUT)
+        return box
+
+    def done(self, box: _Box) -> None:
+        """Nothing waits there any more."""
+        del self._boxes[box.name]
+        self._reactor.unwatch(box)
+        box.sock.close()
+
+
+class _Box:
+    """Messages to one name, in their order."""
+
+    def __init__(self, outbox: Outbox, name: str) -> None:
+        self._outbox, self.name = outbox, name
+        self._waiting: deque[bytes] = deque(maxlen=_EACH)
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            self.sock.setblocking(False)
+            self.sock.connect(name)
+        except BaseException:
+            self.sock.close()
+            raise
+
+    def fileno(self) -> int:
+        """The descriptor."""
+        return self.sock.fileno()
+
+    def put(self, message: bytes) -> None:
+        """Send a message behind those that wait."""
+        self._waiting.append(message)
+        if len(self._waiting) == 1:
+            self.ready(select.EPOLLOUT)
+
+    def ready(self, _events: int) -> None:
+        """There may be room, or nobody has the name any more."""
+        try:
+            while self._waiting:
+                self.sock.send(self._waiting[0])
+                self._waiting.popleft()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            _log.info("requests are lost: %s", error)
+        self._outbox.done(self)
