@@ -256,6 +256,21 @@ static void who_hears_nothing_for_too_long_gives_up(void) {
     close_both();
 }
 
+/* One operation alone takes longer than a wait in which nothing moves may. */
+static void a_slow_operation_whose_packets_move_is_waited_for(void) {
+    const struct rnic_qp_rate_limit_attr slow = {.rate_limit = 2000};
+    open_both(false);
+    plan(&client, &runs[5], PERF_STREAM, false);
+    client.plan.iterations = 1;
+    client.plan.warmup_ns = 0;
+    client.plan.opcode = RNIC_WR_RDMA_WRITE;
+    client.end.quiet_ns = 100000000;
+    CHECK_EQ(client.ops->modify_qp_rate_limit(client.qps[0].qp, &slow, NULL), 0);
+    CHECK_EQ(perf_run(&client.end, &client.plan), PERF_DONE);
+    CHECK(client.end.ns > client.end.quiet_ns);
+    close_both();
+}
+
 static void an_end_that_hangs_up_is_heard(void) {
     open_both(true);
     plan(&client, &runs[8], PERF_MEMORY, false);
@@ -281,6 +296,7 @@ int main(void) {
     RUN(queue_pairs_take_turns_within_a_limit_of_all);
     RUN(a_completion_that_fails_ends_the_run);
     RUN(who_hears_nothing_for_too_long_gives_up);
+    RUN(a_slow_operation_whose_packets_move_is_waited_for);
     RUN(an_end_that_hangs_up_is_heard);
     RUN(a_call_that_fails_is_named);
     return check_done();

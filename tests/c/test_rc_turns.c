@@ -366,6 +366,43 @@ static void a_probe_or_a_retry_is_due_whichever_is_first(void) {
     }
 }
 
+/* All that one queue pair has learnt may be from before the link was full. */
+static void a_probe_waits_for_what_other_queue_pairs_have_waited_for(void) {
+    static const struct {
+        uint64_t slowest, due;
+        uint8_t timeout;
+    } rows[] = {
+        {1, PROBE_MIN, 14},     {3 * MS, 12 * MS, 14},  {20 * MS, TIMEOUT / 2, 14},
+        {17 * MS, 64 * MS, 20}, {15 * MS, 60 * MS, 20}, {3 * MS, 12 * MS, 0},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        check_note("row %zu", i);
+        BEGIN(.timeout = rows[i].timeout ? rows[i].timeout : NONE);
+        struct requester *req = &rc_of(p.a.qp)->req;
+        req->progress = T;
+        req->srtt = 1;
+        req->max_psn = psn_add(req->una, 1);
+        p.a.node->nic.slowest = rows[i].slowest;
+        CHECK_EQ(p.a.qp->engine->deadline(p.a.qp), T + rows[i].due);
+        pair_close(&p);
+    }
+}
+
+static void the_slowest_answer_of_late_is_forgotten_bit_by_bit(void) {
+    pair_open(&p, .latency = 10 * US);
+    p.a.node->nic.slowest = 100 * US;
+    post_write(&p.a, 1, 0, 0, 10);
+    fabric_settle(&p.f);
+    CHECK_EQ(p.a.node->nic.slowest, 90 * US); /* an eighth of the way to 20 */
+    p.f.latency = 400 * US;
+    post_write(&p.a, 2, 0, 0, 10);
+    fabric_settle(&p.f);
+    CHECK_EQ(p.a.node->nic.slowest, 800 * US);
+    WANT(p.a.send_cq, 1, SUCCESS);
+    WANT(p.a.send_cq, 2, SUCCESS);
+    pair_close_quietly(&p);
+}
+
 /* Each of what a queue pair waits for may be the first. */
 static void the_first_of_all_that_is_waited_for_counts(void) {
     enum { ACK, FREE, PACE, LOOK, ANSWER, ALL_OF_THEM };
@@ -479,18 +516,42 @@ static void what_has_not_left_is_waited_for_from_now_on(void) {
     BEGIN(0);
     struct requester *req = &rc_of(p.a.qp)->req;
     const struct engine_ops *engine = p.a.qp->engine;
-    CHECK(!engine->begins_again(p.a.qp));
+    CHECK(!engine->has_not_asked(p.a.qp));
     post_write(&p.a, 1, 0, 0, 2000);
-    CHECK(!engine->begins_again(p.a.qp));
+    CHECK(!engine->has_not_asked(p.a.qp));
     turn(&p.a, ALL);
-    CHECK(!engine->begins_again(p.a.qp));
+    CHECK(!engine->has_not_asked(p.a.qp));
     p.f.now += 5;
     engine->not_left(p.a.qp, p.f.now);
     CHECK_EQ(req->progress, p.f.now);
     req_rewind(p.a.qp);
-    CHECK(engine->begins_again(p.a.qp));
-    turn(&p.a, 1);
-    CHECK(!engine->begins_again(p.a.qp));
+    CHECK(engine->has_not_asked(p.a.qp));
+    turn(&p.a, ALL);
+    CHECK(!engine->has_not_asked(p.a.qp));
+    pair_close(&p);
+}
+
+/* Where many queue pairs share a slow link, a turn is one packet, and there is a round between two of them. */
+static void what_has_not_asked_is_not_waited_for_while_more_is_to_be_sent(void) {
+    BEGIN(0);
+    bool (*has_not_asked)(struct qp *qp) = p.a.qp->engine->has_not_asked;
+    p.a.node->nic.turn = 1;
+    post_write(&p.a, 1, 0, 0, 3000);
+    for (int i = 0; i < 2; i++) {
+        turn(&p.a, ALL);
+        CHECK(has_not_asked(p.a.qp));
+    }
+    turn(&p.a, ALL);
+    CHECK(!has_not_asked(p.a.qp)); /* the last packet has */
+    arrive();
+    turn(&p.b, ALL);
+    arrive();
+    post_write(&p.a, 2, 0, 0, 10);
+    post_write(&p.a, 3, 0, 0, 10);
+    turn(&p.a, ALL);
+    CHECK(has_not_asked(p.a.qp)); /* the last message asks for all */
+    CHECK_EQ(move(p.a.qp, RNIC_QPS_SQD), 0);
+    CHECK(!has_not_asked(p.a.qp)); /* it is not sent any more */
     pair_close(&p);
 }
 
@@ -603,11 +664,14 @@ int main(void) {
     RUN(an_ack_goes_along_with_a_request_if_it_was_asked_for);
     RUN(what_is_held_can_be_settled);
     RUN(a_probe_or_a_retry_is_due_whichever_is_first);
+    RUN(a_probe_waits_for_what_other_queue_pairs_have_waited_for);
+    RUN(the_slowest_answer_of_late_is_forgotten_bit_by_bit);
     RUN(the_first_of_all_that_is_waited_for_counts);
     RUN(others_wait_for_answers_of_a_link_alone);
     RUN(the_timer_asks_and_then_counts);
     RUN(a_wait_that_was_asked_for_ends_with_its_time);
     RUN(what_has_not_left_is_waited_for_from_now_on);
+    RUN(what_has_not_asked_is_not_waited_for_while_more_is_to_be_sent);
     RUN(what_may_have_been_taken_back_goes_out_alone);
     RUN(a_peer_has_begun_with_the_request_that_was_expected);
     RUN(statistics_are_what_the_engine_knows);

@@ -91,16 +91,16 @@ class SlowLink(Netdevs):
         names, values = (line.split() for line in lines if line.startswith("Udp:"))
         return dict(zip(names, values, strict=True))["RcvbufErrors"] != "0"
 
-    def open(self, end: int, qp_type: QPType, stack: ExitStack) -> Side:
+    def open(self, end: int, qp_type: QPType, stack: ExitStack, qps: int = QPS) -> Side:
         namespaces.enter(self.namespaces[end])
         ctx = stack.enter_context(rnic.open_device(f"roce_{(self.a, self.b)[end]}"))
         pd = stack.enter_context(ctx.alloc_pd())
-        cq = stack.enter_context(ctx.create_cq(QPS * DEPTH))
-        mr = stack.enter_context(pd.alloc_mr(QPS * BYTES, ALL_ACCESS))
+        cq = stack.enter_context(ctx.create_cq(qps * DEPTH))
+        mr = stack.enter_context(pd.alloc_mr(qps * BYTES, ALL_ACCESS))
         init = QPInitAttr(
             send_cq=cq, recv_cq=cq, qp_type=qp_type, cap=QPCap(max_send_wr=DEPTH, max_recv_wr=1)
         )
-        return Side(ctx, cq, mr, [stack.enter_context(pd.create_qp(init)) for _ in range(QPS)])
+        return Side(ctx, cq, mr, [stack.enter_context(pd.create_qp(init)) for _ in range(qps)])
 
 
 @pytest.fixture
@@ -115,8 +115,8 @@ def link() -> Iterator[SlowLink]:
         os.sched_setaffinity(0, before)
 
 
-def join(link: SlowLink, qp_type: QPType, stack: ExitStack) -> tuple[Side, Side]:
-    a, b = (link.open(end, qp_type, stack) for end in (0, 1))
+def join(link: SlowLink, qp_type: QPType, stack: ExitStack, qps: int = QPS) -> tuple[Side, Side]:
+    a, b = (link.open(end, qp_type, stack, qps) for end in (0, 1))
     for x, y in zip(a.qps, b.qps, strict=True):
         connect(x, y, PATIENT)
     return a, b
@@ -137,12 +137,13 @@ def move(a: Side, b: Side, opcode: WROpcode, rounds: int) -> None:
             )
         )
 
-    left = [rounds - DEPTH] * QPS
-    for _, i in itertools.product(range(DEPTH), range(QPS)):
+    qps = len(a.qps)
+    left = [rounds - DEPTH] * qps
+    for _, i in itertools.product(range(DEPTH), range(qps)):
         post(i)
     done = 0
-    while done < rounds * QPS:
-        for wc in until(lambda: a.cq.poll(QPS), "a completion"):
+    while done < rounds * qps:
+        for wc in until(lambda: a.cq.poll(qps), "a completion"):
             assert wc.status is WCStatus.SUCCESS, wc
             done += 1
             if left[wc.wr_id]:
@@ -150,18 +151,19 @@ def move(a: Side, b: Side, opcode: WROpcode, rounds: int) -> None:
                 post(wc.wr_id)
 
 
-QUIET = {"tx_errors": 0, "timeouts": 0, "nak_seq_sent": 0, "implied_naks": 0}
+QUIET = {"tx_errors": 0, "timeouts": 0, "nak_seq_sent": 0, "implied_naks": 0, "requests_resent": 0}
 
 
 @pytest.mark.parametrize("mbit", [200, 1000])
+@pytest.mark.parametrize("qps", [QPS, 256])
 @pytest.mark.parametrize("opcode", [WROpcode.RDMA_WRITE, WROpcode.RDMA_READ], ids=["write", "read"])
 def test_many_queue_pairs_share_a_slow_link_without_a_loss(
-    link: SlowLink, opcode: WROpcode, mbit: int, soak: bool, record: Any
+    link: SlowLink, opcode: WROpcode, qps: int, mbit: int, soak: bool, record: Any
 ) -> None:
     link.slow_down(f"{mbit}mbit")
-    rounds = (100 if soak else 3) * mbit // 200
+    rounds = max(DEPTH, (100 if soak else 3) * mbit // 200 * QPS // qps)
     with ExitStack() as stack:
-        a, b = join(link, QPType.RC, stack)
+        a, b = join(link, QPType.RC, stack, qps)
         begun = monotonic()
         move(a, b, opcode, rounds)
         took = monotonic() - begun
@@ -172,7 +174,7 @@ def test_many_queue_pairs_share_a_slow_link_without_a_loss(
         assert sender.ctx.counters().tx_waits > 0, "the link was slower than its sender"
         assert [link.dropped(end) for end in (0, 1)] == [0, 0]
         counters = a.ctx.counters()
-        share = rounds * QPS * BYTES * 8 / took / (mbit * 1e6)  # of the rate, by payload
+        share = rounds * qps * BYTES * 8 / took / (mbit * 1e6)  # of the rate, by payload
         record(resent=counters.requests_resent, sent=counters.requests_sent, share=round(share, 3))
 
 

@@ -57,7 +57,7 @@ struct engine_ops {
     void (*timer)(struct qp *qp, uint64_t now); /* deadline() may have passed; call next() after it */
     /* Before that: what was sent had not left this host yet; time begins now.  NULL: there is no answer to wait for, */
     void (*not_left)(struct qp *qp, uint64_t now);
-    bool (*begins_again)(const struct qp *qp); /* or: all that waits for one is to be sent again, and nothing has been */
+    bool (*has_not_asked)(struct qp *qp);      /* or: nothing under way asks for one, and what will is yet to be sent */
     uint64_t (*deadline)(const struct qp *qp); /* when timer() wants to be called; NEVER */
     uint64_t (*held)(const struct qp *qp);     /* until when an ACK waits for company; NEVER: none does */
     /* What has gone out may have been taken back: it goes out again, and costs no retry. NULL: there is nothing to do */

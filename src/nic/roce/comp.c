@@ -50,7 +50,8 @@ void comp_locals(struct qp *qp) {
 
 /* Any answer to the timed packet or to a later one tells, also one that shows a loss: without a round trip time, each of
  * the answers that follow a lost one would count as a loss of its own. */
-static void measure(struct requester *req, uint32_t psn, uint64_t now) {
+static void measure(struct qp *qp, uint32_t psn, uint64_t now) {
+    struct requester *req = &rc_of(qp)->req;
     if (!req->timing || psn_diff(psn, req->timed_psn) < 0)
         return;
     req->timing = false;
@@ -60,6 +61,8 @@ static void measure(struct requester *req, uint32_t psn, uint64_t now) {
     bool first = !req->srtt;
     req->srtt = first || req->guessed ? sample : req->srtt - req->srtt / 8 + sample / 8;
     req->guessed = first && req->probes;
+    if (!way_is_bare(&qp->way))
+        qp->nic->slowest = sample > qp->nic->slowest ? sample : qp->nic->slowest - (qp->nic->slowest - sample) / 8;
 }
 
 /* What one cache holds is enough for a peer that answers at once; where answers take long, more is under way. */
@@ -419,7 +422,7 @@ void comp_input(struct qp *qp, const struct packet *pkt, uint64_t now) {
         req->answered = pkt->psn;
         return;
     }
-    measure(req, pkt->psn, now);
+    measure(qp, pkt->psn, now);
     if (!way_is_bare(&qp->way))
         qp->nic->answered = now;
     if ((pkt->row->mask & (OPC_ACK | OPC_ATMACK)) == OPC_ACK)

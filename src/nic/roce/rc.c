@@ -128,14 +128,22 @@ static uint64_t queue_time(const struct requester *req, uint64_t left) {
     return most < left / 2 ? most : left / 2;
 }
 
+/* Four round trips, or four of the slowest queue pair's, since a slow link may stand before both; of these so many that
+ * the probe still goes out well before the timer would count. */
+static uint64_t probe_delay(const struct requester *req, uint64_t slowest, uint64_t timeout) {
+    uint64_t most = timeout < 2 * QUEUE_SLOW_NS ? timeout / 2 : QUEUE_SLOW_NS;
+    uint64_t slow = 4 * slowest < most ? 4 * slowest : most, own = req->srtt ? 4 * req->srtt : PROBE_FIRST;
+    uint64_t delay = own > slow ? own : slow;
+    return delay > PROBE_MIN ? delay : PROBE_MIN;
+}
+
 /* Answers that come again are a sign that others are on their way behind them; but the probe goes out before the timer would
  * count a retry. */
-static uint64_t probe_time(const struct requester *req, uint64_t timeout, uint64_t answered) {
-    uint64_t since = req->rewound > req->progress ? req->rewound : req->progress;
-    uint64_t delay = req->srtt ? 4 * req->srtt : PROBE_FIRST;
+static uint64_t probe_time(const struct requester *req, uint64_t timeout, const struct nic *nic) {
+    uint64_t since = req->rewound > req->progress ? req->rewound : req->progress, answered = nic->answered;
     if (req->probes == PROBES)
         return NEVER;
-    delay = (delay > PROBE_MIN ? delay : PROBE_MIN) << req->probes;
+    uint64_t delay = probe_delay(req, nic->slowest, timeout - req->progress) << req->probes;
     uint64_t queued = since + delay < timeout ? queue_time(req, timeout - since - delay) : 0;
     if (answered > since)
         since = answered - since < queued ? answered : since + queued;
@@ -147,7 +155,7 @@ static uint64_t req_deadline(const struct requester *req, const struct qp *qp) {
         return req->rnr_until;
     if (!req_outstanding(req))
         return NEVER;
-    uint64_t timeout = later(req->progress, ack_timeout(qp)), probe = probe_time(req, timeout, qp->nic->answered);
+    uint64_t timeout = later(req->progress, ack_timeout(qp)), probe = probe_time(req, timeout, qp->nic);
     return probe < timeout ? probe : timeout;
 }
 
@@ -181,9 +189,10 @@ static void timer(struct qp *qp, uint64_t now) {
 
 static void not_left(struct qp *qp, uint64_t now) { rc_of(qp)->req.progress = now; }
 
-static bool begins_again(const struct qp *qp) {
+/* As after a return to una, or in the middle of a message. */
+static bool has_not_asked(struct qp *qp) {
     const struct requester *req = &rc_of(qp)->req;
-    return req->psn == req->una && req_outstanding(req);
+    return req_outstanding(req) && !req_has_asked(req) && req_goes_on(qp);
 }
 
 static uint64_t held(const struct qp *qp) { return rc_of(qp)->resp.ack == ACK_ASKED ? resp_due(qp) : NEVER; }
@@ -237,7 +246,7 @@ const struct engine_ops roce_rc_ops = {
     .next = next,
     .timer = timer,
     .not_left = not_left,
-    .begins_again = begins_again,
+    .has_not_asked = has_not_asked,
     .deadline = deadline,
     .held = held,
     .again = again,

@@ -40,6 +40,8 @@ void req_init(struct qp *qp) {
 
 bool req_outstanding(const struct requester *req) { return psn_diff(req->max_psn, req->una) > 0; }
 
+bool req_has_asked(const struct requester *req) { return psn_mask(req->psn - req->una) > req->unasked; }
+
 /* Cost of all that lies before packet i of an element. */
 static uint64_t cost_at(const struct send_wqe *wqe, uint32_t i, uint32_t mtu) {
     if (i >= wqe->packets)
@@ -224,7 +226,7 @@ static void note_sent(struct qp *qp, uint32_t span, bool ackreq, uint64_t now) {
     struct requester *req = &rc_of(qp)->req;
     struct send_wqe *wqe = sq_wqe(&qp->sq, req->next);
     bool first_time = req->psn == req->max_psn;
-    if (!req_outstanding(req))
+    if (first_time && !req_has_asked(req)) /* time begins with what asks (IBA 9.7.6.1.3) */
         req->progress = now;
     if (first_time) {
         COUNT(qp, requests_sent);
@@ -258,14 +260,19 @@ static enum result pass_local(struct qp *qp) {
     return PASSED;
 }
 
+bool req_goes_on(struct qp *qp) {
+    const struct requester *req = &rc_of(qp)->req;
+    if (req->halted || req->next == wq_head(&qp->sq) || (req->refused && req->psn != req->una))
+        return false;
+    return req->pkt || may_begin(qp, sq_wqe(&qp->sq, req->next));
+}
+
 static enum result step(struct qp *qp, uint64_t now) {
     struct rc *rc = rc_of(qp);
     struct requester *req = &rc->req;
-    if (req->halted || now < req->rnr_until || req->next == wq_head(&qp->sq) || (req->refused && req->psn != req->una))
+    if (now < req->rnr_until || !req_goes_on(qp))
         return IDLE;
     struct send_wqe *wqe = sq_wqe(&qp->sq, req->next);
-    if (req->pkt == 0 && !may_begin(qp, wqe))
-        return IDLE;
     if (!wqe->started && !start(qp, wqe))
         return IDLE;
     if (!wqe->packets)

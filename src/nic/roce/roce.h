@@ -60,7 +60,7 @@ struct requester {
 
     uint8_t retries, rnr_retries; /* left */
     uint8_t probes;               /* since the last progress or retry */
-    uint64_t progress;            /* time of the last acknowledged packet, retry, or first packet of a flight */
+    uint64_t progress;            /* time of the last acknowledged packet, retry, or packet up to the one that asks */
     uint64_t rnr_until;           /* not before; 0: no wait */
     bool refused;  /* una, by an RNR NAK, or taken back: nothing goes out behind it until it is acknowledged */
     uint64_t echo; /* time of the last answer that came again */
@@ -212,6 +212,8 @@ bool req_next(struct qp *qp, uint64_t now, bool *sent);
 #define REQ_BRIEF 32u
 uint64_t req_send_brief(struct qp *qp, struct send_wqe *wqe);
 bool req_outstanding(const struct requester *req);
+bool req_has_asked(const struct requester *req); /* something under way, since una, has asked for an answer */
+bool req_goes_on(struct qp *qp); /* there is a packet to send, first or again, as soon as windows and limits allow it */
 uint32_t req_flight(struct qp *qp);
 void req_rewind(struct qp *qp);              /* the next packet is una again */
 void req_probe(struct qp *qp, uint64_t now); /* a packet once more, with AckReq */

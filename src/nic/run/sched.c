@@ -197,16 +197,16 @@ static bool moves(struct qp *qp, uint64_t left, uint64_t now) {
 /* Does its link tell what has left this host? */
 static bool is_counted(const struct qp *qp) { return qp->way.held && qp->way.link->ops->left; }
 
-/* Is the request that a timer runs for still on its way out of this host, or to be written now?  What else the queue pair
- * sends, answers and new requests, puts nothing off. */
+/* Is the request that a timer runs for still on its way out of this host, or to be written when its turn comes?  What
+ * else the queue pair sends, answers and later requests, puts nothing off. */
 static bool still_here(struct qp *qp, uint64_t now) {
     if (!is_counted(qp))
         return false;
-    bool again = qp->engine->begins_again(qp);
-    if (again && qp->turn.ready) /* its turn comes now */
+    bool waits = qp->engine->has_not_asked(qp);
+    if (waits && qp->turn.ready) /* its turn comes now */
         return true;
     uint64_t left = qp->way.link->ops->left(qp->way.link, &qp->way);
-    return moves(qp, left, now) && ((again && qp->turn.parked) || qp->turn.written > left);
+    return moves(qp, left, now) && ((waits && qp->turn.parked) || qp->turn.written > left);
 }
 
 /* before: qp_requests() then. */

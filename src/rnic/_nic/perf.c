@@ -71,8 +71,21 @@ static int failed(struct perf_end *e, int rc, const char *verb) {
 struct wait {
     uint32_t empty; /* polls that found nothing, one after the other, */
     uint32_t kept;  /* and those of them since others might have the processor */
-    uint64_t since; /* ns; 0: not looked at yet */
+    uint64_t since; /* ns, when something last moved; 0: not looked at yet */
+    uint64_t moved; /* packets, by then */
 };
+
+/* Packets so far, and copies in their place: where many queue pairs share a slow link, no message is whole for long.  A
+ * refusal for want of a receive moves nothing, nor does what is sent again. */
+static uint64_t packets_moved(const struct perf_end *e) {
+    const struct rnic_ext_stats *stats = rnic_extension(e->cq->ctx, RNIC_EXT_STATS);
+    struct rnic_counters c;
+    if (!stats || stats->query_counters(e->cq->ctx, &c, NULL) < 0)
+        return 0;
+    uint64_t in = c.value[RNIC_CNT_rx_packets] - c.value[RNIC_CNT_rnr_nak_received];
+    uint64_t out = c.value[RNIC_CNT_tx_packets] - c.value[RNIC_CNT_requests_resent];
+    return in + out + c.value[RNIC_CNT_local_direct];
+}
 
 /* What the other end says is for later: it has streamed all of its own while this one has not. */
 static bool defers(const struct perf_end *e) { return e->plan->both_ways && e->plan->serving; }
@@ -93,9 +106,11 @@ static int look(struct perf_end *e, struct wait *w) {
         return rc;
     if (e->interrupted(e->owner) < 0)
         return -EINTR;
+    uint64_t moved = packets_moved(e);
     e->looked = now_ns();
-    if (!w->since)
+    if (!w->since || moved != w->moved)
         w->since = e->looked;
+    w->moved = moved;
     return e->looked - w->since > e->quiet_ns ? -ETIMEDOUT : 0;
 }
 

@@ -72,7 +72,7 @@ struct perf_end {
     uint64_t words, remote_words;    /* addresses; 8 bytes for each queue pair, 0 at first */
     uint32_t all_depth;              /* of all queue pairs together; of streams */
     uint32_t yield_polls;            /* empty polls until others may have the processor */
-    uint64_t quiet_ns;               /* a wait in which nothing completes ends after so long */
+    uint64_t quiet_ns;               /* a wait in which nothing moves ends after so long */
     int (*interrupted)(void *owner); /* whether a signal asks for the end; asked now and then */
     void *owner;
     bool tsc; /* timestamps are the processor's, which the kernel trusts */

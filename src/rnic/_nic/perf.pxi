@@ -149,7 +149,7 @@ cdef class PerfEnd:
             error, self.signal = self.signal, None
             raise error
         if rc == -ETIMEDOUT:
-            raise TimeoutError("nothing completed in time")
+            raise TimeoutError("nothing moved in time")
         if rc == -ECONNRESET:
             raise ConnectionResetError("the peer closed the line")
         if rc == -EIO:
@@ -176,7 +176,7 @@ cdef class PerfEnd:
     def run(self, plan):
         """Run a loop. Returns whether the line sent something, or was closed. `plan` is a dict of struct perf_plan.
 
-        Raises TimeoutError if nothing completed for `quiet` seconds, ConnectionResetError if the line is closed,
+        Raises TimeoutError if nothing moved for `quiet` seconds, ConnectionResetError if the line is closed,
         VerbsError if a completion or a call failed. Handlers of signals may raise, too.
         """
         cdef perf_plan c = plan

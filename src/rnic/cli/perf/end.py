@@ -24,7 +24,6 @@ from rnic.rdmacm import CmId, ConnParam, EventChannel, EventType, create_id
 RD_ATOMIC = 16  # READs and atomics on their way at a time, of a queue pair
 RECEIVES = 512  # posted by an end that takes messages, or twice the depth
 SHORTEST_RNR = 1  # 0.01 ms: how long a sender waits that met no receive
-SLOWEST = 10_000_000  # bytes a second at which a completion is still waited for, beyond QUIET
 GOODBYE = 0.2  # seconds that the news of an end's death may take after the death of its queue pairs
 CLOCKSOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 REMOTE_ALL = rnic.AccessFlags.REMOTE_WRITE | rnic.AccessFlags.REMOTE_READ | rnic.AccessFlags.REMOTE_ATOMIC
@@ -45,7 +44,6 @@ class End:
     ) -> None:
         self.plan, self.line, self.stack, self.client = plan, line, stack, client
         self.qps: list[rnic.QP] = []
-        self.quiet = QUIET + plan.group * max(plan.sizes) // SLOWEST
         if plan.cm:
             self._call(device) if client else self._answer(device)
         else:
@@ -105,7 +103,7 @@ class End:
             "depth": self.plan.depth,
             "rx_depth": self.rx_depth,
             "yield_polls": 1 if alone else endpoint.YIELD_POLLS,
-            "quiet": self.quiet,
+            "quiet": QUIET,
             "allowance": self._allowance(receives),
         }
         if self.plan.loop == "python":
@@ -226,7 +224,7 @@ class End:
                 self.line.hear("over")  # what the other end says of it, or that it is gone
             raise
         except TimeoutError:
-            text = f"nothing happened for {self.quiet:g} s: is the {self.line.peer} still there?"
+            text = f"nothing moved for {QUIET:g} s: is the {self.line.peer} still there?"
             raise Failure(text) from None
         except ConnectionResetError:
             raise self.line.gone() from None

@@ -15,6 +15,7 @@ from typing import Any
 import rnic
 from rnic.cli.perf.allowance import TOLD, Allowance
 from rnic.cli.perf.line import Line
+from rnic.cli.perf.moved import packets_moved
 from rnic.cli.perf.samples import Samples, cost_of_timestamp
 from rnic.records import values
 
@@ -47,7 +48,7 @@ class Wait:
     def __init__(self, loops: PythonEnd) -> None:
         self.loops = loops
         self.empty = 0
-        self.since = 0
+        self.since = self.moved = 0
 
     def idle(self) -> None:
         """After a poll that found nothing."""
@@ -63,10 +64,11 @@ class Wait:
     def look(self) -> None:
         """Whether it is time to end."""
         self.loops.glance()
-        now = perf_counter_ns()
-        self.since = self.since or now
+        now, moved = perf_counter_ns(), packets_moved(self.loops.cq)
+        if not self.since or moved != self.moved:
+            self.since, self.moved = now, moved
         if now - self.since > self.loops.quiet * 1e9:
-            raise TimeoutError("nothing completed in time")
+            raise TimeoutError("nothing moved in time")
 
     def _sleep(self, channel: rnic.CompChannel) -> None:
         loops = self.loops
