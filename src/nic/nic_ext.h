@@ -94,10 +94,12 @@ struct rnic_ext_drive {
     int (*wait_cq)(struct rnic_cq *const *cq, int n, int fd, uint64_t until, bool goes_on);
     int (*wait_channel)(struct rnic_comp_channel *ch, uint64_t until, bool goes_on); /* until it has an event */
     /* For a loop that sleeps on other descriptors, too.  descriptor: is readable when something has come for the device.  look:
-     * takes that. True: there was something.  settle: before the loop sleeps again. False: look first. */
+     * takes that. True: there was something.  settle: before the loop sleeps again. False: look first.  give_way: others have
+     * the processor; the caller polls again before it sleeps. */
     int (*descriptor)(struct rnic_context *ctx);
     bool (*look)(struct rnic_context *ctx);
     bool (*settle)(struct rnic_context *ctx);
+    void (*give_way)(struct rnic_context *ctx);
     bool (*has)(struct rnic_cq *cq); /* a completion */
 };
 

@@ -293,7 +293,7 @@ def test_a_connection_whose_pump_fails_again_and_again_is_lost_with_the_cause(
             def fails(*_: object) -> None:
                 raise ZeroDivisionError("on purpose")
 
-            monkeypatch.setattr(a._core, "_cm_events", fails)
+            monkeypatch.setattr(a._core.channel, "peek", fails)
             await b.send(b"news")
             await asyncio.wait(waiting)
             for call in (*waiting, a.send(b"more"), a.read(bytearray(8), remote), a.recv()):

@@ -100,6 +100,23 @@ def test_the_share_of_a_turn_is_so_many_calls(monkeypatch: pytest.MonkeyPatch) -
     run(main())
 
 
+def test_a_withdrawal_that_is_cancelled_at_once_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when its call comes behind others that have used up the turn of the loop."""
+    monkeypatch.setattr(waiting, "SECONDS", -1)
+
+    async def main() -> None:
+        async with two() as (a, b):
+            region = await a.share(bytearray(8))
+            theirs = await b.next_region()
+            a._pump.turn.is_used_up()
+            call = asyncio.create_task(a.withdraw(region))
+            await asyncio.sleep(0)
+            call.cancel()
+            assert await b.next_withdrawn() is theirs
+
+    run(main())
+
+
 def test_messages_that_never_end_leave_the_loop_to_others() -> None:
     async def main(port: int) -> None:
         conn = await rnic.aio.connect(HOST, port)

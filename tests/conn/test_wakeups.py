@@ -152,3 +152,65 @@ def test_an_event_wakes_the_thread_that_waits_and_no_other(way: str, tmp_path: P
     print(found)
     assert 0 < found.pop(main) <= 2.3 * ECHOES, "the program is woken more than once for an event"
     assert sum(found.values()) <= 0.3 * ECHOES, "the engine is woken, too"
+
+
+WAITS = """
+import asyncio, os, sys
+import rnic, rnic.aio
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+FACE, MARKS = sys.argv[1], int(sys.argv[2])
+def mark(what):
+    os.write(MARKS, what)
+async def task(port):
+    conn = await rnic.aio.connect("127.0.0.1", port)
+    await conn.recv()
+    mark(b"begin")
+    try:
+        await asyncio.wait_for(conn.recv(), 1)
+    except TimeoutError:
+        mark(b"end")
+    await conn.close()
+def thread(port):
+    with rnic.connect("127.0.0.1", port) as conn:
+        conn.recv()
+        mark(b"begin")
+        try:
+            conn.recv(1)
+        except TimeoutError:
+            mark(b"end")
+def serve(conn):
+    conn.send(b"one")
+    for message in conn:
+        conn.send(message)
+with rnic.listen("127.0.0.1", 0) as server:
+    server.serve(serve, block=False)
+    asyncio.run(task(server.port)) if FACE == "aio" else thread(server.port)
+"""
+
+
+@pytest.mark.own_way
+@pytest.mark.parametrize("face", ["sync", "aio"])
+def test_with_one_processor_others_have_it_before_a_sleep_and_then_it_sleeps(
+    face: str, tmp_path: Path
+) -> None:
+    """A yield lets the program that is to answer run; a wait in vain yields a few times, and never again."""
+    need_strace()
+    trace = tmp_path / "trace"
+    with (tmp_path / "marks").open("wb") as marks:
+        done = subprocess.run(
+            [
+                *("strace", *FEW_STOPS, "-qq", "-e", "trace=sched_yield,write", "-e", "signal=none"),
+                *("-o", str(trace), sys.executable, "-c", WAITS, face, str(marks.fileno())),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+            pass_fds=[marks.fileno()],
+        )
+        assert not done.returncode, done.stderr
+    text = trace.read_text()
+    waited = text[text.index('"begin"') : text.index('"end"')].splitlines()
+    main = text.split(maxsplit=1)[0]
+    yields = sum(line.startswith(f"{main} ") and "sched_yield" in line for line in waited)
+    assert 0 < yields <= 40

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -224,15 +225,21 @@ void drive_wake_for(struct run *run, uint64_t deadline) {
 
 /* ---------------------------------------------------------------- a loop that waits for other things, too */
 
+/* A thread has been here, and is expected to come back soon. */
+static void note(struct run *run, uint64_t now) {
+    atomic_store(&run->driven_at, now);
+    atomic_fetch_add(&run->drives, 1);
+}
+
 bool drive_look(struct run *run) {
     run_lock(run);
     uint64_t now = run_clock();
-    bool often = now < run->loop_at + ENGINE_LEAVES_NS;
+    uint64_t last = atomic_load(&run->driven_at);
+    bool often = now < (last > run->loop_at ? last : run->loop_at) + ENGINE_LEAVES_NS;
     run->loop_at = now;
     drive_answer(run);
     if (often) { /* what comes rarely may wake the engine, too: it would look up for longer than that takes */
-        atomic_store(&run->driven_at, now);
-        atomic_fetch_add(&run->drives, 1);
+        note(run, now);
         engine_leave(run);
     }
     bool any = take(run);
@@ -240,6 +247,11 @@ bool drive_look(struct run *run) {
     if (often)
         rouse_engine(run);
     return any;
+}
+
+void drive_give_way(struct run *run) {
+    note(run, run_clock());
+    sched_yield();
 }
 
 bool drive_settle(struct run *run) {

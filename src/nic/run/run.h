@@ -234,6 +234,8 @@ int drive_wait(struct run *run, const struct drive *d, uint64_t until);
  * going to sleep again. False: it is to look first. */
 bool drive_look(struct run *run);
 bool drive_settle(struct run *run);
+/* For a thread that polls once more before it waits as one of these: others have the processor meanwhile. */
+void drive_give_way(struct run *run);
 /* For a pass of another thread, while one that drives sleeps, under the lock.  taken: it has taken what has come; what comes
  * next wakes that one again.  wake_for: there is something to do by then.  answer: whoever was called is awake. */
 void drive_taken(struct run *run);

@@ -312,6 +312,8 @@ static bool soft_settle(struct rnic_context *ctx) {
     return atomic_load(&dev_of(ctx)->dead) || drive_settle(&dev_of(ctx)->run);
 }
 
+static void soft_give_way(struct rnic_context *ctx) { drive_give_way(&dev_of(ctx)->run); }
+
 static bool soft_has(struct rnic_cq *cq) { return !cq_empty((struct cq *)cq); }
 
 static const struct rnic_ext_drive drive = {
@@ -320,6 +322,7 @@ static const struct rnic_ext_drive drive = {
     .descriptor = soft_descriptor,
     .look = soft_look,
     .settle = soft_settle,
+    .give_way = soft_give_way,
     .has = soft_has,
 };
 static const struct rnic_ext_behind behind = {.post_send = soft_post_send_behind};

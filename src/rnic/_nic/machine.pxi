@@ -7,7 +7,7 @@
 cdef extern from "msg/msg.h" nogil:
     enum:
         MSG_RESULT
-        MSG_CLOSED
+        MSG_OPEN, MSG_CLOSED
     int64_t MSG_NEVER
 
     struct msg:
@@ -481,7 +481,7 @@ cdef class Machine:
         self.need("poll_cq")
         return self.move()
 
-    def step(self):
+    cpdef int step(self) except? -1:
         """Move all that can be moved, and have the channel tell of what comes.
 
         1: there is more, but other work has its turn; negative: a work request has failed.
@@ -497,6 +497,15 @@ cdef class Machine:
             if rc <= 0:
                 self.arm()
         return 1
+
+    def step_on(self, due):
+        """step(). True: the connection is open as before, nothing but messages and results has come, and deadline() is not
+        earlier than `due` (None: never), so that nothing else is to be seen to.
+        """
+        cdef uint64_t changes = msg_changes(self.p)
+        return (self.step() == 0 and msg_state(self.p) == MSG_OPEN and changes == msg_changes(self.p)
+                and not (self.has_news() or self.failing or msg_is_closing(self.p) or msg_has_fetch_error(self.p))
+                and (msg_deadline(self.p) == MSG_NEVER or (due is not None and msg_deadline(self.p) >= <double>due * 1e9)))
 
     cdef int move_on(self) except? -1:
         """As move(); raises what the device says when the queue cannot be polled, in a forked child for instance."""
@@ -551,9 +560,29 @@ cdef class Machine:
     cdef int look_for(self) except? -1:
         cdef int64_t began = now_ns(), spin = self.spin.now(began)
         if spin == 0:
-            return 0
+            return self.look_between(began) if self.drive is not NULL and self.spin.may_yield(began) else 0
         got = self.look_until(spin)
         self.spin.note(got != 0, now_ns())
+        return got
+
+    cdef int look_between(self, int64_t began) except? -1:
+        """Let other programs have the processor while there are any, and look what they have sent."""
+        cdef int got = 0
+        cdef int64_t before = began, now = began
+        self.busy = True
+        self.enter()
+        with nogil:
+            for _ in range(YIELDS):
+                before = now
+                self.drive.give_way(self.qp.ctx.p)
+                got = msg_poll(self.p)
+                now = now_ns()
+                if got != 0 or now - before > AWAY_NS:
+                    break
+        self.leave()
+        self.busy = False
+        if now - before > AWAY_NS:
+            self.spin.note_away(now)
         return got
 
     cdef int look_until(self, int64_t spin) except? -1:

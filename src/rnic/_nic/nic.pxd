@@ -687,6 +687,7 @@ cdef extern from "nic.h" nogil:
         int (*descriptor)(rnic_context *) noexcept nogil
         bint (*look)(rnic_context *) noexcept nogil
         bint (*settle)(rnic_context *) noexcept nogil
+        void (*give_way)(rnic_context *) noexcept nogil
         bint (*has)(rnic_cq *) noexcept nogil
 
     struct rnic_ext_behind:

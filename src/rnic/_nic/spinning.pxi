@@ -8,6 +8,7 @@ cdef enum:
     AWAY_NS = 500000        # a thread that looks and was away for so long may have lost its processor
     CROWDED_NS = 100000000  # then no look for so long, and up to MOST_CROWDED times as long if it happens again
     MOST_CROWDED = 16
+    YIELDS = 4              # to others before a sleep, with one processor
     COUNTED_NS = 1000000000 # between two looks at how many processors there are
 
 
@@ -80,6 +81,10 @@ cdef class Spin:
             self.rest -= 1
             return 0
         return self.most if self.several else 0
+
+    cdef bint may_yield(self, int64_t now):
+        """One processor: who is to answer needs it."""
+        return self.most > 0 and not self.several and now >= self.crowded_until
 
     cdef int note(self, bint found, int64_t now) except -1:
         """A look has ended."""

@@ -202,12 +202,12 @@ class Connection(Face):
         If the call is cancelled, the withdrawal continues: the buffer is closed to the peer as soon as it
         confirms. If the peer never confirms, use revoke().
         """
-        await self._pump.turn.take()
         core, is_withdrawn = self._core, partial(self._core.sharing.is_withdrawn, region)
         core.sharing.withdraw(region)
         await self._pump.wait(self._pump.withdrawals, is_withdrawn)
         if not is_withdrawn():
             core.check()
+        await self._pump.turn.take()  # at the end: a call that is cancelled has begun
 
     async def revoke(self, region: Region) -> None:
         """Stop sharing a region at once, without the peer's confirmation; on return the peer cannot use the

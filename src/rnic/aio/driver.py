@@ -48,7 +48,7 @@ class Driver:
         if len(self._pumps) <= FEW:
             for pump in list(self._pumps):
                 if pump in self._pumps and pump.core.machine.ready:
-                    pump.run()
+                    pump.on_news()
         if loop is not None:
             # Behind the tasks that have been woken, whose answers take ACKs along.
             loop.call_soon(self._settle)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from time import monotonic
 from weakref import WeakMethod
@@ -69,6 +69,9 @@ class Pump:
         """drop() was called: the core is released when the peer has heard of it."""
         self._on_end: Callable[[EndpointError | None], object] | None = None
         self._failures = 0
+        self._calm = False
+        """The last pump has left nothing to do, and no time but the machine's deadline."""
+        self._asked = (False, 0)
         self._target: memoryview | None = None
         self._filenos: tuple[int, ...] = (core.fileno(),)
         device = core.machine.device()
@@ -77,7 +80,7 @@ class Pump:
             if self._driver is not None:
                 self._driver.add(self)
             for fd in self._filenos:
-                self._loop.add_reader(fd, self.run)
+                self._loop.add_reader(fd, self.on_news)
             self.run()
         except BaseException:
             self._unwatch()
@@ -89,23 +92,58 @@ class Pump:
         After an exception the loop's next turn pumps again, so that no task hangs.
         """
         try:
-            machine = self.core.machine
-            if not self.core.gone:
-                machine.want(machine.hand is None and bool(self.messages or self.sends), self.messages.tags)
-            self._aim()
-            self.core.pump(monotonic())
-            for queue in self._queues:
-                if queue:
-                    queue.wake()
-            self._tell_end()
-            if self.is_dropped and self.core.finished:
-                self.release()
+            if not self._goes_on():
+                self._see_to_all()
             self._failures = 0
         except BaseException as error:
             self._failed(error)
             raise
-        finally:
-            self._plan()
+
+    def on_news(self) -> None:
+        """Something has come: the loop calls."""
+        self.turn.has_come()
+        self.run()
+
+    def _goes_on(self) -> bool:
+        """Pump while nothing but messages and results come; False: there may be more to do."""
+        due = None if self._timer is None else self._timer_at
+        if not (self._calm and self._has_asked() and self.core.channel.peek() is None):
+            return False
+        if not self.core.machine.step_on(due):
+            return False
+        self._wake()
+        return True
+
+    def _see_to_all(self) -> None:
+        self._calm = False
+        if not self.core.gone:
+            self._ask()
+        self.core.pump(monotonic())
+        self._wake()
+        self._tell_end()
+        if self.is_dropped and self.core.finished:
+            self.release()
+        self._plan()
+
+    def _wake(self) -> None:
+        for queue in self._queues:
+            if queue.waiters:
+                queue.wake()
+
+    def _asks(self) -> tuple[bool, int]:
+        """Whether the peer's next message is wanted now, and which number of tags has been asked for."""
+        any_one = self.core.machine.hand is None and bool(self.messages.waiters or self.sends.waiters)
+        return any_one, self.messages.asked
+
+    def _has_asked(self) -> bool:
+        """The machine knows what the tasks wait for."""
+        return self._asked == self._asks() and self.messages.target is self._target
+
+    def _ask(self) -> None:
+        """Tell the machine what the tasks wait for."""
+        self._asked = self._asks()
+        self.core.machine.want(self._asked[0], self.messages.tags)
+        self._aim()
 
     def _aim(self) -> None:
         """An announced message goes to the buffer of the task that comes next."""
@@ -121,12 +159,16 @@ class Pump:
 
     def _failed(self, error: BaseException) -> None:
         self._failures += 1
-        if self._failures > _FAILURES:
-            self._unwatch()
-            self.core.give_up(error)
-            for queue in self._queues:
-                queue.wake_all()
-            self._tell_end()
+        self._calm = False
+        try:
+            if self._failures > _FAILURES:
+                self._unwatch()
+                self.core.give_up(error)
+                for queue in self._queues:
+                    queue.wake_all()
+                self._tell_end()
+        finally:
+            self._plan()
 
     def watch_end(self, callback: Callable[[EndpointError | None], object] | None) -> None:
         """Call this in the loop, once, when the peer has left or the connection has failed; None: nothing."""
@@ -150,8 +192,10 @@ class Pump:
             self._drop_timer()
         elif self.core.busy or self._failures:
             self._again = self._loop.call_soon(self._run_soon)
-        elif (due := self.core.deadline()) is not None:
-            self._set_timer(due)
+        else:
+            self._calm = self.core.due is None and self.core.established
+            if (due := self.core.deadline()) is not None:
+                self._set_timer(due)
 
     def _set_timer(self, due: float) -> None:
         """Set the timer, unless one runs earlier: each message puts off most deadlines."""
@@ -174,19 +218,19 @@ class Pump:
         if not self._loop.is_closed():  # a call may be given up later
             self._loop.call_soon(self.run)
 
-    async def wait(
+    def wait(
         self,
         queue: Queue,
         is_so: Callable[[], bool],
         again: bool = False,
         target: memoryview | None = None,
         tag: int | None = None,
-    ) -> None:
+    ) -> Awaitable[None]:
         """Pump, and wait until `is_so()`; `again`: the task was woken before, but another one was faster.
 
         `target`, `tag`: the buffer for a message, and the tag that the message must have.
         """
-        await queue.wait(is_so, again, target, tag, self.run)
+        return queue.wait(is_so, again, target, tag, self.run)
 
     def drop(self, text: str) -> None:
         """Abort the connection and release it soon, from any thread."""
@@ -228,6 +272,7 @@ class Pump:
 
     def _unwatch(self) -> None:
         filenos, self._filenos = self._filenos, ()
+        self._calm = False
         if self._driver is not None:
             self._driver.remove(self)
         for fd in filenos:

@@ -41,6 +41,8 @@ class Queue:
 
     def __init__(self) -> None:
         self._waiters: _Waiters = OrderedDict()
+        self.waiters = self._waiters.keys()
+        """The tasks that wait, always as they are now."""
         self._turns = 0
 
     def __len__(self) -> int:
@@ -49,7 +51,10 @@ class Queue:
     @property
     def target(self) -> memoryview | None:
         """The buffer of the first task that was not woken yet."""
-        return next((waiter.target for one, waiter in self._waiters.items() if not one.done()), None)
+        for one, waiter in self._waiters.items():
+            if not one.done():
+                return waiter.target
+        return None
 
     async def wait(
         self,
@@ -149,24 +154,34 @@ class MessageQueue(Queue):
         self._tagged: dict[int, _Waiters] = {}
         self.tags = self._tagged.keys()
         """The tags that tasks ask for, always as they are now."""
+        self.asked = 0
+        """Counts when a tag comes to these."""
 
     def _add(self, future: asyncio.Future[None], waiter: Waiter) -> None:
-        super()._add(future, waiter)
-        alike = self._untagged if waiter.tag is None else self._tagged.setdefault(waiter.tag, OrderedDict())
-        _put(alike, future, waiter)
+        _put(self._waiters, future, waiter)
+        if waiter.tag is None:
+            _put(self._untagged, future, waiter)
+            return
+        if waiter.tag not in self._tagged:
+            self._tagged[waiter.tag] = OrderedDict()
+            self.asked += 1
+        _put(self._tagged[waiter.tag], future, waiter)
 
     def _drop(self, future: asyncio.Future[None]) -> None:
-        self._untagged.pop(future, None)
-        waiter = self._waiters.get(future)
-        if waiter is not None and waiter.tag in self._tagged:
-            self._tagged[waiter.tag].pop(future, None)
-            if not self._tagged[waiter.tag]:
+        waiter = self._waiters.pop(future, None)
+        if waiter is None:
+            return
+        if waiter.tag is None:
+            self._untagged.pop(future, None)
+        elif (alike := self._tagged.get(waiter.tag)) is not None:
+            alike.pop(future, None)
+            if not alike:
                 del self._tagged[waiter.tag]
-        super()._drop(future)
 
     def wake(self) -> bool:
         """Wake the task that takes the first message that one asks for; return whether there is any."""
-        for future, waiter in self._takers():
+        takers = self._takers() if self._tagged else islice(self._untagged.items(), 1)
+        for future, waiter in takers:
             if waiter.is_so():
                 self._wake(future)
                 return True
@@ -177,8 +192,6 @@ class MessageQueue(Queue):
     def _takers(self) -> list[_Entry]:
         """The tasks that can take the first message that one asks for, in their order."""
         untagged = _first(self._untagged)
-        if not self._tagged:
-            return untagged
         here = self._tags_here()
         if here is None:  # all of them have something to learn
             return sorted(chain(untagged, *map(_first, self._tagged.values())), key=_turn)
@@ -205,14 +218,13 @@ def _turn(one: _Entry) -> int:
 
 
 class Turn:
-    """Bounds the calls that return without waiting in one turn of the loop, in number and in time.
+    """Bounds the calls that return without waiting between two turns of the loop, in number and in time.
 
     A call that has nothing to wait for returns at once.  A task that makes many such calls in a row would
     keep all other tasks and every timer from running.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = weakref.ref(loop)
+    def __init__(self) -> None:
         self._calls = 0
         self._until = 0.0
         self._looked = 0
@@ -230,27 +242,20 @@ class Turn:
             await self.give_way()
 
     def is_used_up(self) -> bool:
-        """Count a call in this turn; return True if the turn's share is used up."""
-        self._count()
-        return self._calls > CALLS or monotonic() > self._until
+        """Count a call; return True if there were enough since the loop was seen to turn."""
+        if self._calls == 0:
+            self._until = monotonic() + SECONDS
+        self._calls += 1
+        return self._calls > CALLS or (self._calls > 1 and monotonic() > self._until)
 
     async def give_way(self) -> None:
         """Wait for the loop's next turn, and count the call there."""
         await asyncio.sleep(0)
-        self._count()
+        self.has_come()
+        self.is_used_up()
 
-    def _count(self) -> None:
-        if self._calls == 0:
-            self._begin()
-        self._calls += 1
-
-    def _begin(self) -> None:
-        loop = self._loop()
-        if loop is not None:
-            self._until = monotonic() + SECONDS
-            loop.call_soon(self._end)
-
-    def _end(self) -> None:
+    def has_come(self) -> None:
+        """The loop has turned."""
         self._calls = 0
 
 
@@ -260,5 +265,5 @@ _turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Turn] = weakref.Wea
 def turn_of(loop: asyncio.AbstractEventLoop) -> Turn:
     """Return the Turn of a loop, which all its connections and listeners share."""
     if (found := _turns.get(loop)) is None:
-        found = _turns[loop] = Turn(loop)
+        found = _turns[loop] = Turn()
     return found
