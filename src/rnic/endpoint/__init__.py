@@ -17,10 +17,9 @@ from rnic.endpoint.errors import (
     RefusedError,
     VersionError,
 )
-from rnic.endpoint.events import Region
 from rnic.endpoint.hello import Capability, Hello, agree, parse_refusal, refusal
-from rnic.endpoint.state import State
-from rnic.endpoint.statistics import Role, Statistics
+from rnic.endpoint.regions import Region
+from rnic.endpoint.state import Role, State, Statistics
 
 SPARE = 1
 """Receives of which the peer is not told: for its TAKEN (MSG_SPARE of src/msg)."""

@@ -17,26 +17,6 @@ from rnic.endpoint.text import clip, printable
 from rnic.enums import AccessFlags
 from rnic.records import Record
 
-__all__ = [
-    "CAPABILITIES",
-    "MAGIC",
-    "MAX_DATA_ANSWERING",
-    "MAX_DATA_ASKING",
-    "MAX_RECEIVES",
-    "MAX_RECEIVE_SIZE",
-    "MAX_REGIONS",
-    "MIN_RECEIVES",
-    "MIN_RECEIVE_SIZE",
-    "REFUSAL_SIZE",
-    "REMOTE_ACCESS",
-    "VERSIONS",
-    "Capability",
-    "Hello",
-    "agree",
-    "parse_refusal",
-    "refusal",
-]
-
 MAGIC = b"rnEP"
 VERSIONS = (1, 2)
 """The oldest and the newest version that this code speaks."""
