@@ -363,22 +363,22 @@ cdef class Machine:
     cdef readonly uint64_t tag  #: Its tag.
     cdef readonly bint busy     #: Another thread is in a call.
 
-    def __cinit__(self, QP qp not None, CQ cq not None, MR mr not None, *, CQ recv_cq=None, receives, receive_size, send_size,
-                  max_regions, max_message, max_backlog, announce, idle, bounces, sends_at, results_at, double spin,
-                  Places places=None, find=None):
+    def __cinit__(self, QP qp not None, CQ cq not None, MR mr not None, how, *, CQ recv_cq=None, bounces, sends_at,
+                  results_at, Places places=None, find=None):
         """The receives lie at the start of the memory, the SENDs from `sends_at` on, what atomics find from `results_at` on.
 
-        `recv_cq`: where receives complete, if that is another queue than `cq`.  rdma() needs `places`, memory that is
-        registered, and `find(memoryview, reads)`, which gives a Hold on memory that is registered for this.
+        `how` has the fields of rnic.Config.  `recv_cq`: where receives complete, if that is another queue than `cq`.
+        rdma() needs `places`, memory that is registered, and `find(memoryview, reads)`, which gives a Hold on memory that
+        is registered for this.
         """
         cdef msg_config config
         cdef msg_memory memory
         cdef msg_hooks hooks
-        config.receives, config.receive_size, config.send_size = receives, receive_size, send_size
-        config.max_regions, config.max_message = max_regions, max_message
-        config.max_backlog = min(max_backlog, UINT64_MAX)
-        config.announce = announce or 0
-        config.idle = 0 if idle is None else <int64_t>min(idle * 1e9, 1e18)
+        config.receives, config.receive_size, config.send_size = how.receives, how.receive_size, how.send_size
+        config.max_regions, config.max_message = how.max_regions, how.max_message
+        config.max_backlog = min(how.max_backlog, UINT64_MAX)
+        config.announce = (how.announce or 0) if how.access & RNIC_ACCESS_REMOTE_READ else 0    # the peer READs it
+        config.idle = 0 if how.idle_interval is None else <int64_t>min(how.idle_interval * 1e9, 1e18)
         memory.base, memory.lkey, memory.bounces = <uint8_t *><uintptr_t>mr.addr, mr.lkey, bounces
         memory.sends_at, memory.results_at = sends_at, results_at
         hooks.arg, hooks.make, hooks.grow, hooks.drop = <void *>self, make_message, grow_message, drop_message
@@ -392,7 +392,7 @@ cdef class Machine:
         self.failed_ones, self.old = [], []
         self.queued = deque()
         self.shared, self.withdrawn, self.leaving = {}, set(), []
-        self.spin, self.places, self.find = Spin(spin), places, find
+        self.spin, self.places, self.find = Spin(how.spin), places, find
         self.drive = qp.ctx.drive
         self.p = msg_open(&config, &memory, &hooks, qp.p, cq.p, recv_cq.p)
         if self.p is NULL:
@@ -439,11 +439,12 @@ cdef class Machine:
         err.text[0] = 0
         check(msg_post_receives(self.p, &err), "post_recv", &err)
 
-    def greet(self, *, receives, receive_size, max_regions, capabilities, access, max_message, version):
-        """What the peer's hello says, and the version that both speak."""
+    def greet(self, hello, version):
+        """What the peer's hello says (the fields of Hello), and the version that both speak."""
         cdef msg_peer peer
-        peer.receives, peer.receive_size, peer.max_regions = receives, receive_size, max_regions
-        peer.capabilities, peer.access, peer.max_message, peer.version = capabilities, access, max_message, version
+        peer.receives, peer.receive_size, peer.max_regions = hello.receives, hello.receive_size, hello.max_regions
+        peer.capabilities, peer.access = hello.capabilities, hello.access
+        peer.max_message, peer.version = hello.max_message, version
         msg_greet(self.p, &peer, now_ns())
 
     def greet_raw(self):

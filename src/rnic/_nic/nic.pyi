@@ -804,20 +804,12 @@ class Machine:
         qp: QP,
         cq: CQ,
         mr: MR,
+        how: Any,
         *,
         recv_cq: CQ | None = None,
-        receives: int,
-        receive_size: int,
-        send_size: int,
-        max_regions: int,
-        max_message: int,
-        max_backlog: int,
-        announce: int | None,
-        idle: float | None,
         bounces: int,
         sends_at: int,
         results_at: int,
-        spin: float,
         places: Places | None = None,
         find: Callable[[memoryview, bool], Hold] | None = None,
     ) -> None: ...
@@ -828,17 +820,7 @@ class Machine:
     @property
     def busy(self) -> bool: ...
     def post_receives(self) -> None: ...
-    def greet(
-        self,
-        *,
-        receives: int,
-        receive_size: int,
-        max_regions: int,
-        capabilities: int,
-        access: int,
-        max_message: int,
-        version: int,
-    ) -> None: ...
+    def greet(self, hello: Any, version: int) -> None: ...
     def greet_raw(self) -> None: ...
     def say_hello(self, hello: bytes, access: int) -> None: ...
     def hear_hello(self) -> bytes | None: ...

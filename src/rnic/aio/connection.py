@@ -11,14 +11,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from rnic._nic.nic import MR, Result, word
-from rnic.aio.batch import Batch
 from rnic.aio.pump import Pump
 from rnic.conn.arrays import Layout
 from rnic.conn.core import Core
 from rnic.conn.ending import GRACE
 from rnic.conn.face import Face, room
-from rnic.conn.messages import ANY, AnyTag, as_bytes, check_room, put
-from rnic.conn.ops import COMPARE_SWAP, FETCH_ADD, READ, WRITE
+from rnic.conn.messages import ANY, AnyTag, check_room, put
+from rnic.conn.ops import COMPARE_SWAP, FETCH_ADD, READ, WRITE, BatchFace
 from rnic.endpoint import EndpointError, Region
 from rnic.enums import AccessFlags
 from rnic.times import seconds
@@ -114,7 +113,7 @@ class Connection(Face):
         try:
             if pump.messages or not self._is_here(wanted):
                 await self._next_message(wanted)
-            data, found = as_bytes(machine.hand), machine.tag
+            data, found = machine.hand, machine.tag
         except BaseException:
             self._call_others()
             raise
@@ -397,3 +396,24 @@ class Connection(Face):
         if pump is not None and not pump.core.given_back and not pump.is_dropped:
             warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
             pump.forget()
+
+
+class Batch(BatchFace):
+    """The operations of an `async with conn.batch()` block; BatchFace has its calls. It waits at the end of
+    the block.
+    """
+
+    def __init__(self, conn: Connection) -> None:
+        super().__init__(conn._core, "async with")
+        self._conn = conn
+
+    async def __aenter__(self) -> Self:
+        self.begin()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.end()
+        if kind is None:
+            await self._conn._end_batch(self)

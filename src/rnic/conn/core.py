@@ -23,7 +23,6 @@ from rnic.conn.pool import Pool
 from rnic.conn.sharing import Sharing
 from rnic.endpoint import (
     AbortedError,
-    Capability,
     ClosedError,
     Config,
     EndpointError,
@@ -128,39 +127,22 @@ class Core:
         self.machine.post_receives()
         return b"" if self.raw else self.config.hello(data).emit()
 
-    def greet(self, private_data: bytes, now: float) -> None:
+    def greet(self, private_data: bytes) -> None:
         """Read the hello in a REQ or REP.  ProtocolError when there is none and Config.raw is off."""
-        del now
         try:
             peer = Hello.parse(private_data)
             self.version = agree(self.config.hello(), peer)
-        except NoHelloError as error:
-            if not self.config.raw:
-                self.machine.lost(str(error))
-                raise
-            self.raw = True
-            self.machine.greet_raw()
-            return
         except ProtocolError as error:
+            if self.config.raw and isinstance(error, NoHelloError):
+                self.raw = True
+                self.machine.greet_raw()
+                return
             self.machine.lost(str(error))
             raise
         self.peer = peer
         if self.has_streams:
             self.qp.confirm_stream(both=True)
-        self.machine.greet(
-            receives=peer.receives,
-            receive_size=peer.receive_size,
-            max_regions=peer.max_regions,
-            capabilities=int(peer.capabilities),
-            access=int(peer.access),
-            max_message=peer.max_message,
-            version=self.version,
-        )
-
-    @property
-    def established(self) -> bool:
-        """The peer is known to be ready."""
-        return self.machine.established
+        self.machine.greet(peer, self.version)
 
     def establish(self) -> None:
         """The connection manager says that the peer is ready."""
@@ -178,10 +160,6 @@ class Core:
     def peer_data(self) -> bytes:
         """The data that the peer's program put into its hello."""
         return b"" if self.peer is None else self.peer.data
-
-    def knows(self, what: Capability) -> bool:
-        """Whether the peer understands a capability."""
-        return self.peer is not None and what in self.peer.capabilities
 
     @property
     def ended(self) -> bool:
@@ -220,11 +198,6 @@ class Core:
     def has_left(self) -> bool:
         """The peer has this end's goodbye, and all that was sent before it."""
         return self.state in (State.HALF_CLOSED_LOCAL, State.CLOSED)
-
-    @property
-    def undelivered(self) -> int:
-        """When it has ended with an error: messages that the peer has perhaps not received."""
-        return self.machine.undelivered
 
     def check(self) -> None:
         """Raise the error that ended the connection, if it has ended."""

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rnic._nic.nic import MR, word
 from rnic.conn.arrays import Layout
-from rnic.conn.batch import BatchFace
-from rnic.conn.ops import COMPARE_SWAP, FETCH_ADD, READ, WRITE
+from rnic.conn.ops import COMPARE_SWAP, FETCH_ADD, READ, WRITE, BatchFace
 from rnic.conn.waits import Waits
 from rnic.endpoint import Region
 from rnic.enums import AccessFlags

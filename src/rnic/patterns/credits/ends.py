@@ -243,8 +243,7 @@ class Ends:
             version = agree(self._own, peer)
         except (LiarError, ProtocolError) as error:  # whatever the peer is, it may understand why
             self._error = LiarError(str(error))
-        names = "receives", "receive_size", "max_regions", "capabilities", "access", "max_message"
-        machine.greet(**{name: getattr(peer, name) for name in names}, version=version)
+        machine.greet(peer, version)
         if self._error is not None:
             machine.abort(str(self._error))
 
