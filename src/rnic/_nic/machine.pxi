@@ -335,8 +335,7 @@ cdef class Machine:
     cdef CQ cq                  # of SENDs and operations
     cdef CQ recv_cq             # perhaps the same
     cdef MR mr
-    cdef dict buffers           # Sent, by handle,
-    cdef object queued          # and these in their order
+    cdef object buffers         # Sent, by handle, in the order of the handles
     cdef list failed_ones       # operations that have failed, for failures()
     cdef Places places
     cdef object find
@@ -352,9 +351,8 @@ cdef class Machine:
     cdef uint64_t mark          # its tag, or the message that is to leave its buffer,
     cdef Result operation       # or the operation that is to end
     cdef readonly dict shared       #: Memory that share() was called for (MR), by id, until somebody takes it out.
-    cdef readonly set withdrawn     #: Ids of regions that were withdrawn, until somebody takes them out.
-    cdef list leaving           # of these, in their order, those that the peer may still use
-    cdef uint32_t taken_out     # how many were taken out there
+    cdef readonly dict withdrawn    #: By id the number of each withdrawal, until somebody takes it out.
+    cdef uint32_t withdrawals   # how many there were
     cdef public uint32_t told   #: Somebody has seen to so many of `released`.
     cdef bint failing           # step() has told of a work request that failed
     cdef Spin spin
@@ -388,10 +386,9 @@ cdef class Machine:
         cq.need("poll_cq")
         recv_cq.need("poll_cq")
         mr.need("post_send")
-        self.qp, self.cq, self.recv_cq, self.mr, self.buffers, self.late = qp, cq, recv_cq, mr, {}, []
+        self.qp, self.cq, self.recv_cq, self.mr, self.buffers, self.late = qp, cq, recv_cq, mr, OrderedDict(), []
         self.failed_ones, self.old = [], []
-        self.queued = deque()
-        self.shared, self.withdrawn, self.leaving = {}, set(), []
+        self.shared, self.withdrawn = {}, {}
         self.spin, self.places, self.find = Spin(how.spin), places, find
         self.drive = qp.ctx.drive
         self.p = msg_open(&config, &memory, &hooks, qp.p, cq.p, recv_cq.p)
@@ -533,8 +530,8 @@ cdef class Machine:
             op = msg_done(self.p)
         if self.buffers:
             left = msg_left(self.p)
-            while self.queued and <uint64_t>self.queued[0] <= left:
-                self.buffers.pop(self.queued.popleft(), None)
+            while self.buffers and <uint64_t>next(iter(self.buffers)) <= left:
+                self.buffers.popitem(last=False)
         if self.old and not msg_is_landing(self.p):
             self.old.clear()
         return 0
@@ -689,7 +686,6 @@ cdef class Machine:
             return rc
         try:
             self.buffers[handle] = sent
-            self.queued.append(handle)
         except MemoryError:
             self.take_back(handle)
             raise
@@ -731,11 +727,8 @@ cdef class Machine:
 
     def has(self, tag=None):
         """Whether a message is there: with this tag, or any."""
-        cdef uint64_t number
-        if tag is None:
-            return msg_find(self.p, NULL) is not NULL
-        number = tag
-        return msg_find(self.p, &number) is not NULL
+        cdef uint64_t number = 0 if tag is None else tag
+        return msg_find(self.p, NULL if tag is None else &number) is not NULL
 
     def take(self, tag=None):
         """Take the next message, or the next with a tag, into `hand`; False: there is none.
@@ -743,12 +736,9 @@ cdef class Machine:
         It stays there, also when an exception hides the result, until somebody puts None there.  A message that was READ
         into the memory of aim() is the number of its bytes.
         """
-        cdef uint64_t number
+        cdef uint64_t number = 0 if tag is None else tag
         self.alone("take()")
-        if tag is None:
-            return self.grab(NULL)
-        number = tag
-        return self.grab(&number)
+        return self.grab(NULL if tag is None else &number)
 
     cdef bint grab(self, const uint64_t *tag) except -1:
         cdef msg_in *found
@@ -965,13 +955,14 @@ cdef class Machine:
 
     def withdraw(self, number):
         """Tell the peer that it may no longer use a region, once."""
-        cdef int rc = 0
+        cdef int rc
         self.need("withdraw()")
-        if number not in self.withdrawn:
-            rc = msg_withdraw(self.p, number)
-            if rc == 0:
-                self.withdrawn.add(number)
-                self.leaving.append(number)
+        if number in self.withdrawn:
+            return 0
+        rc = msg_withdraw(self.p, number)
+        if rc == 0:
+            self.withdrawals += 1
+            self.withdrawn[number] = self.withdrawals
         return rc
 
     @property
@@ -981,9 +972,8 @@ cdef class Machine:
 
     def gone(self, bint ended):
         """Of those that are `withdrawn`, the ids that the peer uses no more; all when the connection has ended."""
-        del self.leaving[:<uint32_t>(msg_released(self.p) - self.taken_out)]
-        self.taken_out = msg_released(self.p)
-        return [number for number in self.withdrawn if ended or number not in self.leaving]
+        cdef uint32_t released = msg_released(self.p)
+        return [number for number, nth in self.withdrawn.items() if ended or <int32_t>(released - <uint32_t>nth) >= 0]
 
     @property
     def changes(self):

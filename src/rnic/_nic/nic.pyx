@@ -28,7 +28,7 @@ import os
 import sys
 import warnings
 import weakref
-from collections import deque
+from collections import OrderedDict
 from time import monotonic
 from typing import NamedTuple
 

@@ -140,7 +140,7 @@ class Sharing:
         for number in gone:
             if (mr := self._shared.get(number)) is None or let_go_memory(mr):
                 self._shared.pop(number, None)
-                machine.withdrawn.discard(number)
+                machine.withdrawn.pop(number, None)
         self.again_at = now + LOOK_AGAIN if any(number in self._shared for number in gone) else None
         machine.told = released
 
