@@ -30,7 +30,6 @@ from rnic.endpoint import (
     LostError,
     NoHelloError,
     ProtocolError,
-    Role,
     State,
     Statistics,
     agree,
@@ -64,8 +63,8 @@ SILENT = "the peer did not answer: its process is stopped or gone, or packets do
 class Core:
     """A connection as a face drives it: it is opened, pumped and closed."""
 
-    def __init__(self, cm_id: CmId, config: Config, role: Role) -> None:
-        self.cm_id, self.config, self.role = cm_id, config, role
+    def __init__(self, cm_id: CmId, config: Config) -> None:
+        self.cm_id, self.config = cm_id, config
         self.peer: Hello | None = None
         self.version = 0
         """Of the endpoint protocol, which both ends speak."""

@@ -15,7 +15,6 @@ from rnic.endpoint import (
     EndpointError,
     LostError,
     RefusedError,
-    Role,
     parse_refusal,
 )
 from rnic.endpoint.buffers import flat
@@ -118,7 +117,7 @@ class Dial:
             case EventType.ADDR_RESOLVED:
                 self.cm_id.resolve_route()
             case EventType.ROUTE_RESOLVED:
-                self.core = Core(self.cm_id, self.config, Role.INITIATOR)
+                self.core = Core(self.cm_id, self.config)
                 self.channel.close()
                 self.channel = self.core.channel
                 self.cm_id.connect(ConnParam(self.core.hello(self._data)))

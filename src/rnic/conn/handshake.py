@@ -17,7 +17,6 @@ from rnic.endpoint import (
     EndpointError,
     ProtocolError,
     Reason,
-    Role,
     refusal,
 )
 from rnic.endpoint.hello import MAX_DATA_ANSWERING
@@ -183,7 +182,7 @@ class Desk:
 
     def _answer(self, one: CmId, param: ConnParam) -> None:
         try:
-            core = Core(one, self.config, Role.ACCEPTOR)
+            core = Core(one, self.config)
         except BaseException as error:
             _refuse(one, error)
             one.destroy()

@@ -19,7 +19,7 @@ from rnic.endpoint.errors import (
 )
 from rnic.endpoint.hello import Capability, Hello, agree, parse_refusal, refusal
 from rnic.endpoint.regions import Region
-from rnic.endpoint.state import Role, State, Statistics
+from rnic.endpoint.state import State, Statistics
 
 SPARE = 1
 """Receives of which the peer is not told: for its TAKEN (MSG_SPARE of src/msg)."""
@@ -27,7 +27,6 @@ SPARE = 1
 __all__ = [
     # a connection
     "Config",
-    "Role",
     "State",
     "Statistics",
     "SPARE",

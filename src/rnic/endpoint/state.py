@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a connection stands, who asked for it, and what it counts."""
+"""Where a connection stands, and what it counts."""
 
 from enum import Enum
 
@@ -25,15 +25,6 @@ class State(Enum):
     """An ABORT is on its way; whatever comes in is not looked at."""
     FAILED = "failed"
     """It has ended with an error."""
-
-
-class Role(Enum):
-    """Who asked for the connection."""
-
-    INITIATOR = "initiator"
-    """Its hello rides in the REQ."""
-    ACCEPTOR = "acceptor"
-    """The acceptor reads the initiator's hello first; its own hello rides in the REP."""
 
 
 class Statistics(Record):
