@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from rnic._nic.nic import Hold, Machine, Places, Result
+from rnic._nic.nic import MR, Machine, Places, Result
 from rnic.endpoint import Config, Region
 from rnic.enums import AccessFlags, WROpcode
 from rnic.errors import VerbsError
@@ -67,16 +68,16 @@ class Side:
             stage.close()
         assert self.m.deregister()
 
-    def find(self, data: memoryview, reads: bool) -> Hold:
+    def find(self, addr: int, length: int, reads: bool) -> MR:
         access = AccessFlags.LOCAL_WRITE if reads else AccessFlags(0)
-        return Hold(self.end.register(data, access), 0, data.nbytes)
+        return self.end.register((ctypes.c_char * length).from_address(addr), access)
 
 
 class Talk:
     def __init__(self, pair: Pair) -> None:
         self.a, self.b = Side(pair.a), Side(pair.b)
         for side in (self.a, self.b):
-            side.m.greet(CONFIG.hello(), 2)
+            side.m.greet(CONFIG.hello())
             side.m.establish()
 
     def until(self, is_so: Callable[[], object]) -> None:
@@ -198,7 +199,7 @@ def test_what_is_refused_is_told_by_number(talk: Talk) -> None:
 
 def test_too_long_a_message_is_refused(pair: Pair) -> None:
     side = Side(pair.a)
-    side.m.greet(replace(CONFIG, max_message=10, access=AccessFlags(0)).hello(), 1)
+    side.m.greet(replace(CONFIG.hello(), version_max=1, max_message=10))
     assert side.m.send(bytes(11)) == -EMSGSIZE
 
 

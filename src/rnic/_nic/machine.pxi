@@ -137,8 +137,6 @@ cdef extern from "Python.h":
     void Py_INCREF(object)
     void Py_DECREF(object)
     void Py_XDECREF(PyObject *)
-    int PyBUF_READ, PyBUF_WRITE
-    object PyMemoryView_FromMemory(char *, Py_ssize_t, int)
     long long PyLong_AsLongLongAndOverflow(object, int *) except? -1
 
 cdef extern from "<time.h>" nogil:
@@ -366,8 +364,7 @@ cdef class Machine:
         """The receives lie at the start of the memory, the SENDs from `sends_at` on, what atomics find from `results_at` on.
 
         `how` has the fields of rnic.Config.  `recv_cq`: where receives complete, if that is another queue than `cq`.
-        rdma() needs `places`, memory that is registered, and `find(memoryview, reads)`, which gives a Hold on memory that
-        is registered for this.
+        rdma() needs `places`, memory that is registered, and `find(addr, length, reads)`, which registers memory for this.
         """
         cdef msg_config config
         cdef msg_memory memory
@@ -436,12 +433,12 @@ cdef class Machine:
         err.text[0] = 0
         check(msg_post_receives(self.p, &err), "post_recv", &err)
 
-    def greet(self, hello, version):
-        """What the peer's hello says (the fields of Hello), and the version that both speak."""
+    def greet(self, hello):
+        """What the peer's hello says: the fields of Hello, and the version that both speak."""
         cdef msg_peer peer
         peer.receives, peer.receive_size, peer.max_regions = hello.receives, hello.receive_size, hello.max_regions
         peer.capabilities, peer.access = hello.capabilities, hello.access
-        peer.max_message, peer.version = hello.max_message, version
+        peer.max_message, peer.version = hello.max_message, hello.version
         msg_greet(self.p, &peer, now_ns())
 
     def greet_raw(self):
@@ -1103,23 +1100,20 @@ cdef class Machine:
         return one
 
     cdef int lie_in(self, Result one, MR mr, uint64_t at) except -1:
-        one.hold = Hold(mr, at, one.length)
+        one.hold = Hold(mr)
         one.op.sge.addr, one.op.sge.length, one.op.sge.lkey = mr.iova + at, <uint32_t>one.length, mr.lkey
         return 0
 
     cdef int place(self, Result one, bint reads) except -1:
         """Where its bytes are: in registered memory, or, short ones, in a copy."""
         cdef MR mr
-        cdef Hold hold
         if one.length == 0:
             return 0
         mr = self.places.at(<uintptr_t>one.view.buf, one.length, reads)
         if mr is not None:
             self.lie_in(one, mr, <uintptr_t>one.view.buf - mr.addr)
         elif not self.copies(one):
-            data = PyMemoryView_FromMemory(<char *>one.view.buf, one.length, PyBUF_WRITE if reads else PyBUF_READ)
-            hold = self.find(data, reads)
-            self.lie_in(one, hold.mr, hold.offset)
+            self.lie_in(one, self.find(<uintptr_t>one.view.buf, one.length, reads), 0)
         return 0
 
     cdef bint copies(self, Result one) except -1:

@@ -32,7 +32,6 @@ from rnic.endpoint import (
     ProtocolError,
     State,
     Statistics,
-    agree,
 )
 from rnic.endpoint.text import printable
 from rnic.enums import EventType as AsyncEventType
@@ -66,8 +65,6 @@ class Core:
     def __init__(self, cm_id: CmId, config: Config) -> None:
         self.cm_id, self.config = cm_id, config
         self.peer: Hello | None = None
-        self.version = 0
-        """Of the endpoint protocol, which both ends speak."""
         self.raw = False
         """The peer sent no hello: it speaks no endpoint protocol."""
         self.leaving = False
@@ -130,7 +127,6 @@ class Core:
         """Read the hello in a REQ or REP.  ProtocolError when there is none and Config.raw is off."""
         try:
             peer = Hello.parse(private_data)
-            self.version = agree(self.config.hello(), peer)
         except ProtocolError as error:
             if self.config.raw and isinstance(error, NoHelloError):
                 self.raw = True
@@ -141,7 +137,7 @@ class Core:
         self.peer = peer
         if self.has_streams:
             self.qp.confirm_stream(both=True)
-        self.machine.greet(peer, self.version)
+        self.machine.greet(peer)
 
     def establish(self) -> None:
         """The connection manager says that the peer is ready."""

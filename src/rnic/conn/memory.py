@@ -53,7 +53,7 @@ class Memory:
             sends_at=self.sends_at,
             results_at=self.results_at,
             places=None if pool is None else pool.places,
-            find=None if pool is None else pool.hold,
+            find=None if pool is None else pool.find,
         )
 
     def let_go(self) -> None:

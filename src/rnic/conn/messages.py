@@ -82,7 +82,7 @@ class Messages:
             raise MessageTooLongError(f"a raw message of {length} bytes is longer than send_size {most}")
         if core.peer is None:
             raise ValueError("send(): a raw peer knows no tags")
-        raise ValueError(f"send(): the peer speaks version {core.version}, which has no tags")
+        raise ValueError(f"send(): the peer speaks version {core.peer.version}, which has no tags")
 
     def is_sent(self, handle: int) -> bool:
         """The message has left its buffer, or the connection has ended (then check() raises)."""

@@ -17,7 +17,7 @@ from rnic.endpoint.errors import (
     RefusedError,
     VersionError,
 )
-from rnic.endpoint.hello import Capability, Hello, agree, parse_refusal, refusal
+from rnic.endpoint.hello import Capability, Hello, parse_refusal, refusal
 from rnic.endpoint.regions import Region
 from rnic.endpoint.state import State, Statistics
 
@@ -33,7 +33,6 @@ __all__ = [
     # the handshake
     "Capability",
     "Hello",
-    "agree",
     "refusal",
     "parse_refusal",
     "Region",
