@@ -164,13 +164,7 @@ LONGEST = longest
 """Bytes of one READ or WRITE at most (IBA 9.7.2)."""
 
 
-def not_shared(region):
-    """The ValueError for an operation on a region that the peer does not share now."""
-    return ValueError(f"region {region.id} is not shared by the peer, or not any more: next_region() returns the peer's "
-                      "regions, and share() one of your own memory, for the peer")
-
-
-def word(value, name):
+cdef uint64_t word(value, str name) except? 1:
     """The 8 bytes that an atomic takes for a number, as an unsigned one; a negative one is its two's complement."""
     try:
         number = PyNumber_Index(value)
@@ -1028,12 +1022,13 @@ cdef class Machine:
             self.lie_in(one, mr, 0)
         return self.queue(one)
 
-    def atomic(self, int opcode, remote, offset, uint64_t compare_add, uint64_t swap=0, bint fence=False):
+    def atomic(self, int opcode, remote, offset, compare_add, swap=0, bint fence=False):
         """Queue an atomic operation on 8 bytes of the peer's region; None: the connection is closed."""
         cdef Result one = Result.__new__(Result)
+        one.op.compare_add = word(compare_add, "n" if opcode == RNIC_WR_ATOMIC_FETCH_AND_ADD else "compare")
+        one.op.swap = word(swap, "swap")
         if self.is_closed():
             return None
-        one.op.compare_add, one.op.swap = compare_add, swap
         self.aim_at(one, opcode, remote, offset, MSG_RESULT, fence)
         return self.queue(one)
 

@@ -736,9 +736,6 @@ class Places:
 
 LONGEST: int
 
-def word(value: SupportsIndex, name: str) -> int: ...
-def not_shared(region: Any) -> ValueError: ...
-
 @final
 class Sent: ...
 

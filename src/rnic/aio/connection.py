@@ -10,7 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
 
-from rnic._nic.nic import MR, Result, word
+from rnic._nic.nic import MR, Result
 from rnic.aio.pump import Pump
 from rnic.conn.arrays import Layout
 from rnic.conn.core import Core
@@ -287,7 +287,6 @@ class Connection(Face):
         negative `n` subtracts. Their address, the region's and `offset`, is a multiple of 8. Raises
         ValueError if it is not, if they lie outside of the region, or if 8 bytes do not hold `n`.
         """
-        n = word(n, "n")
         await self._pump.turn.take()
         return await self._run(self._core.atomic(FETCH_ADD, remote, offset, n)) or 0
 
@@ -297,9 +296,8 @@ class Connection(Face):
 
         They were replaced if that is `compare`. The numbers and the address are those of fetch_add().
         """
-        values = word(compare, "compare"), word(swap, "swap")
         await self._pump.turn.take()
-        return await self._run(self._core.atomic(COMPARE_SWAP, remote, offset, *values)) or 0
+        return await self._run(self._core.atomic(COMPARE_SWAP, remote, offset, compare, swap)) or 0
 
     async def _run(self, one: Result) -> int | None:
         if not self._core.machine.wait_done(one, 0.0):
@@ -313,11 +311,6 @@ class Connection(Face):
         b.read(...)`.
         """
         return Batch(self)
-
-    async def _end_batch(self, batch: Batch) -> None:
-        await self._pump.turn.take()
-        await self._pump.wait(self._pump.ops, batch.is_over)
-        batch.raise_failed()
 
     async def close(self, timeout: float | None = 5.0, *, wait: bool = True) -> None:
         """Close the connection after everything was sent, and wait until the peer closes its end: then all
@@ -405,7 +398,7 @@ class Batch(BatchFace):
 
     def __init__(self, conn: Connection) -> None:
         super().__init__(conn._core, "async with")
-        self._conn = conn
+        self._pump = conn._pump
 
     async def __aenter__(self) -> Self:
         self.begin()
@@ -416,4 +409,6 @@ class Batch(BatchFace):
     ) -> None:
         self.end()
         if kind is None:
-            await self._conn._end_batch(self)
+            await self._pump.turn.take()
+            await self._pump.wait(self._pump.ops, self._chain.is_over)
+            self.raise_failed()

@@ -11,10 +11,10 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from errno import ECONNRESET, ETIMEDOUT
+from errno import ECONNRESET, ENOENT, ETIMEDOUT
 from typing import TYPE_CHECKING
 
-from rnic._nic.nic import MR, Result, not_shared
+from rnic._nic.nic import MR, Result
 from rnic.conn.ending import GRACE, Ending
 from rnic.conn.memory import MAX_OPS, Memory
 from rnic.conn.messages import STOPPED, Messages
@@ -335,8 +335,11 @@ class Core:
 
     def why(self, one: Result) -> Exception:
         """What an operation has failed of: its own status, or the end of the connection."""
-        if one.status == -2:  # ENOENT
-            return not_shared(one.remote)
+        if one.status == -ENOENT:
+            return ValueError(
+                f"region {one.remote.id} is not shared by the peer, or not any more: next_region() returns "
+                "the peer's regions, and share() one of your own memory, for the peer"
+            )
         if one.status < 0:
             return VerbsError(-one.status, "the operation could not be posted", "post_send")
         if self._says_why(one.status):

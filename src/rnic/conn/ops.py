@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Never
 
-from rnic._nic.nic import MR, WC, Chain, Result, word
+from rnic._nic.nic import MR, WC, Chain, Result
 from rnic.endpoint import Region
 from rnic.endpoint.buffers import flat
 from rnic.enums import AccessFlags, WCStatus, WROpcode
@@ -87,15 +87,12 @@ class BatchFace:
         """Add to 8 bytes of the peer's region; result() tells what was there before."""
         if not self._open:
             self._refuse()
-        return self._chain.add(
-            self._core.atomic(FETCH_ADD, remote, offset, word(n, "n"), 0, self._chain.fenced)
-        )
+        return self._chain.add(self._core.atomic(FETCH_ADD, remote, offset, n, 0, self._chain.fenced))
 
     def compare_swap(self, remote: Region, compare: int, swap: int, offset: int = 0) -> Result:
         """Replace 8 bytes of the peer's region if they are `compare`; result() tells their old value."""
         if not self._open:
             self._refuse()
-        compare, swap = word(compare, "compare"), word(swap, "swap")
         return self._chain.add(
             self._core.atomic(COMPARE_SWAP, remote, offset, compare, swap, self._chain.fenced)
         )
@@ -120,10 +117,6 @@ class BatchFace:
     def end(self) -> None:
         """The block has ended; the operations go on."""
         self._open, self._over = False, True
-
-    def is_over(self) -> bool:
-        """Whether all have ended."""
-        return self._chain.is_over()
 
     @property
     def failed(self) -> Result | None:
