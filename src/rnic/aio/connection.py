@@ -139,14 +139,15 @@ class Connection(Face):
         if target is not None:
             room = len(target)
             is_so = lambda: core.machine.offered > room or core.messages.news(tag)  # noqa: E731
-        while again is False or not core.machine.take(tag):
-            if again:
-                if target is not None:
-                    check_room(core.machine.offered, target)
-                core.messages.raise_none(tag)
+        while True:
             await pump.wait(pump.messages, is_so, again, target, tag)
             core.machine.note_wait()
             again = True
+            if core.machine.take(tag):
+                break
+            if target is not None:
+                check_room(core.machine.offered, target)
+            core.messages.raise_none(tag)
         if pump.messages:
             pump.soon()  # there may be one for the next task
 

@@ -235,15 +235,10 @@ class Turn:
         self._count()
 
     def _count(self) -> None:
-        if self._calls == 0:
-            self._begin()
-        self._calls += 1
-
-    def _begin(self) -> None:
-        loop = self._loop()
-        if loop is not None:
+        if self._calls == 0 and (loop := self._loop()) is not None:
             self._until = monotonic() + SECONDS
             loop.call_soon(self._end)
+        self._calls += 1
 
     def _end(self) -> None:
         self._calls = 0
