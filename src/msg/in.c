@@ -285,10 +285,8 @@ static int on_announce(struct msg *m, const struct frame *f, struct msg_error *w
 }
 
 static int on_taken(struct msg *m, const struct frame *f, struct msg_error *why) {
-    struct item *item = msg_out_announced(m);
-    if (!item || item->number != f->id)
+    if (!msg_out_taken(m, f->id))
         return msg_refuse(why, MSG_VIOLATION, "TAKEN of message %u, which waits for none", f->id);
-    msg_out_taken(m, item);
     return 0;
 }
 

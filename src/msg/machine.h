@@ -49,11 +49,9 @@ static inline bool credits_allow(const struct credits *c, bool reserve) {
 static inline uint64_t credits_owed(const struct credits *c) { return c->posted - c->told; }
 static inline uint64_t credits_to_post(const struct credits *c) { return c->receives + c->freed - c->posted; }
 
-enum item_kind { ITEM_MESSAGE, ITEM_ANNOUNCEMENT, ITEM_SHARE, ITEM_WITHDRAW, ITEM_GOODBYE };
-
 struct item { /* of what waits to be sent, in the order of the calls */
     struct item *next;
-    int kind;            /* enum item_kind */
+    int kind;            /* enum frame_type: MESSAGE, ANNOUNCE, SHARE, WITHDRAW or GOODBYE */
     uint64_t handle;     /* of a message */
     const uint8_t *data; /* its bytes; the caller's, unless */
     void *copy;          /* that the machine has made of them */
@@ -199,8 +197,7 @@ struct posting {
 /* Writes the next SEND to `to`; false: nothing may be sent now. */
 bool msg_out_next(struct msg *m, uint8_t *to, struct posting *p);
 void msg_out_completed(struct msg *m, uint64_t number);
-void msg_out_taken(struct msg *m, struct item *item); /* by the peer, an announced message */
-struct item *msg_out_announced(const struct msg *m);  /* NULL: none waits for a TAKEN */
+bool msg_out_taken(struct msg *m, uint32_t number); /* by the peer; false: no such message is announced */
 int msg_out_goodbye(struct msg *m);
 void msg_out_clear(struct msg *m);
 uint64_t msg_out_messages(const struct msg *m, uint64_t *bytes); /* that were not handed out whole */

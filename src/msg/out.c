@@ -43,9 +43,7 @@ void msg_out_clear(struct msg *m) {
         drop(m, m->out.first);
 }
 
-static bool is_message(const struct item *item) {
-    return item->kind == ITEM_MESSAGE || item->kind == ITEM_ANNOUNCEMENT;
-}
+static bool is_message(const struct item *item) { return item->kind == FRAME_MESSAGE || item->kind == FRAME_ANNOUNCE; }
 
 uint64_t msg_out_messages(const struct msg *m, uint64_t *bytes) {
     uint64_t n = 0;
@@ -70,14 +68,13 @@ uint64_t msg_sent(const struct msg *m) { return m->error.kind ? m->out.sent_at_e
 
 bool msg_is_sending(const struct msg *m) { return m->out.first || m->out.handed_out != m->out.completed; }
 
-struct item *msg_out_announced(const struct msg *m) {
+bool msg_out_taken(struct msg *m, uint32_t number) {
     struct item *item = m->out.first;
-    return item && item->kind == ITEM_ANNOUNCEMENT && item->begun ? item : NULL;
-}
-
-void msg_out_taken(struct msg *m, struct item *item) {
+    if (!item || item->kind != FRAME_ANNOUNCE || !item->begun || item->number != number)
+        return false;
     m->out.delivered += !item->stopped;
     drop(m, item);
+    return true;
 }
 
 /* ---------------------------------------------------------------- what the program sends */
@@ -119,11 +116,11 @@ int msg_send(struct msg *m, const void *data, uint64_t bytes, uint64_t tag, uint
         return -EMSGSIZE;
     if (tag && !peer_knows(m, MSG_KNOWS_TAG))
         return -EOPNOTSUPP;
-    struct item here = {.kind = ITEM_MESSAGE, .on_stack = true, .data = data, .bytes = bytes, .tag = tag},
+    struct item here = {.kind = FRAME_MESSAGE, .on_stack = true, .data = data, .bytes = bytes, .tag = tag},
                 *item = &here;
     here.mr = announce(m, data, bytes);
     if (here.mr)
-        here.kind = ITEM_ANNOUNCEMENT;
+        here.kind = FRAME_ANNOUNCE;
     if (here.mr || !goes_at_once(m, bytes, tag))
         item = keep(&here);
     if (!item) {
@@ -169,11 +166,11 @@ bool msg_take_back(struct msg *m, uint64_t handle) {
         return false;
     }
     bool knows_stop = peer_knows(m, MSG_KNOWS_STOP);
-    if (item->kind == ITEM_ANNOUNCEMENT && detach(m, item) < 0) { /* a peer that READs it loses the connection */
+    if (item->kind == FRAME_ANNOUNCE && detach(m, item) < 0) { /* a peer that READs it loses the connection */
         msg_let_go(m, item->mr);
         item->mr = NULL;
     }
-    if (item->kind == ITEM_MESSAGE && !knows_stop && detach(m, item) < 0) {
+    if (item->kind == FRAME_MESSAGE && !knows_stop && detach(m, item) < 0) {
         msg_abort(m, "there is no memory for a copy of a message that was cancelled");
         return false;
     }
@@ -189,7 +186,7 @@ int msg_share(struct msg *m, struct msg_region *region) {
     if (!item)
         return -ENOMEM;
     region->id = ++m->out.region_ids;
-    item->kind = ITEM_SHARE;
+    item->kind = FRAME_SHARE;
     item->region = *region;
     if (region->array)
         item->region.array = memcpy(item + 1, region->array, region->array_bytes);
@@ -210,14 +207,14 @@ static int queue(struct msg *m, int kind, uint32_t number) {
 int msg_withdraw(struct msg *m, uint32_t id) {
     int rc = is_raw(m) ? -EOPNOTSUPP : may_send(m);
     if (rc == 0)
-        rc = queue(m, ITEM_WITHDRAW, id);
+        rc = queue(m, FRAME_WITHDRAW, id);
     if (rc == 0)
         m->out.withdrawn++;
     return rc;
 }
 
 int msg_out_goodbye(struct msg *m) {
-    int rc = queue(m, ITEM_GOODBYE, 0);
+    int rc = queue(m, FRAME_GOODBYE, 0);
     m->out.closing = rc == 0;
     return rc;
 }
@@ -237,6 +234,11 @@ static bool hand_out(struct msg *m, struct posting *p, int type, uint32_t header
     if (type && type != FRAME_TAKEN)
         m->credits.spent++;
     return true;
+}
+
+/* A SEND without a body. */
+static bool say(struct msg *m, struct posting *p, uint8_t *to, int type, uint32_t id) {
+    return hand_out(m, p, type, msg_frame_put(to, type, 0, owed(m), id), false);
 }
 
 /* The number of a message, which it has from its first piece on. */
@@ -271,11 +273,11 @@ static bool next_offer(struct msg *m, struct item *item, uint8_t *to, struct pos
 }
 
 static bool next_stop(struct msg *m, struct item *item, uint8_t *to, struct posting *p) {
-    uint32_t n = msg_frame_put(to, FRAME_STOP, 0, owed(m), item->number);
+    say(m, p, to, FRAME_STOP, item->number);
     item->said = true;
-    if (item->kind == ITEM_MESSAGE)
+    if (item->kind == FRAME_MESSAGE)
         drop(m, item);
-    return hand_out(m, p, FRAME_STOP, n, false);
+    return true;
 }
 
 static bool next_share(struct msg *m, struct item *item, uint8_t *to, struct posting *p) {
@@ -288,11 +290,11 @@ static bool next_share(struct msg *m, struct item *item, uint8_t *to, struct pos
 }
 
 static bool next_word(struct msg *m, struct item *item, uint8_t *to, struct posting *p) {
-    int type = item->kind == ITEM_WITHDRAW ? FRAME_WITHDRAW : FRAME_GOODBYE;
-    uint32_t n = msg_frame_put(to, type, 0, owed(m), type == FRAME_WITHDRAW ? item->number : (uint32_t)m->out.numbers);
-    m->out.goodbye_said = type == FRAME_GOODBYE;
+    bool leaves = item->kind == FRAME_GOODBYE;
+    say(m, p, to, item->kind, leaves ? (uint32_t)m->out.numbers : item->number);
+    m->out.goodbye_said = leaves;
     drop(m, item);
-    return hand_out(m, p, type, n, false);
+    return true;
 }
 
 static bool next_item(struct msg *m, uint8_t *to, struct posting *p) {
@@ -302,11 +304,11 @@ static bool next_item(struct msg *m, uint8_t *to, struct posting *p) {
     if (is_message(item) && item->stopped)
         return !item->said && next_stop(m, item, to, p);
     switch (item->kind) {
-    case ITEM_MESSAGE:
+    case FRAME_MESSAGE:
         return next_piece(m, item, to, p);
-    case ITEM_ANNOUNCEMENT:
+    case FRAME_ANNOUNCE:
         return !item->begun && next_offer(m, item, to, p);
-    case ITEM_SHARE:
+    case FRAME_SHARE:
         return next_share(m, item, to, p);
     default:
         return next_word(m, item, to, p);
@@ -330,14 +332,14 @@ static bool next_raw(struct msg *m, uint8_t *to, struct posting *p) {
 static bool next_frame(struct msg *m, uint8_t *to, struct posting *p) {
     if (m->in.has_unconfirmed) {
         m->in.has_unconfirmed = false;
-        return hand_out(m, p, FRAME_TAKEN, msg_frame_put(to, FRAME_TAKEN, 0, owed(m), m->in.unconfirmed), false);
+        return say(m, p, to, FRAME_TAKEN, m->in.unconfirmed);
     }
     if (!credits_allow(&m->credits, false))
         return false;
     if (m->theirs.confirmed != m->theirs.withdrawals) {
         m->theirs.confirmed = m->theirs.withdrawals;
         p->fence = true;
-        return hand_out(m, p, FRAME_RELEASE, msg_frame_put(to, FRAME_RELEASE, 0, owed(m), m->theirs.confirmed), false);
+        return say(m, p, to, FRAME_RELEASE, m->theirs.confirmed);
     }
     return next_item(m, to, p);
 }
@@ -346,7 +348,7 @@ static bool next_credit(struct msg *m, uint8_t *to, struct posting *p) {
     if (credits_owed(&m->credits) < m->credits.threshold || !credits_allow(&m->credits, true))
         return false;
     m->out.credit_sends++;
-    return hand_out(m, p, FRAME_CREDIT, msg_frame_put(to, FRAME_CREDIT, 0, owed(m), 0), false);
+    return say(m, p, to, FRAME_CREDIT, 0);
 }
 
 static bool next_probe(struct msg *m, struct posting *p) {

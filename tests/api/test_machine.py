@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import sys
@@ -15,47 +16,40 @@ from typing import Any
 
 import pytest
 
-from rnic._nic.nic import Hold, Machine, Places, Result
-from rnic.endpoint import Region
+from rnic._nic.nic import MR, Machine, Places, Result
+from rnic.endpoint import Config, Region
 from rnic.enums import AccessFlags, WROpcode
 from rnic.errors import VerbsError
+from rnic.records import replace
 from rnic.testing import ALL_ACCESS, End, Pair
 from rnic.verbs.qp import QPCap
 
 OPEN, SAID_GOODBYE, PEER_LEFT, CLOSED, ABORTING, FAILED = range(2, 8)
 REMOTE = AccessFlags.REMOTE_READ | AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_ATOMIC
 RECEIVES, SIZE = 8, 4096
+CONFIG = Config(
+    receives=RECEIVES, receive_size=SIZE, send_size=SIZE, max_regions=16, idle_interval=None, spin=0.0
+)
 
 
 class Side:
     """An end with its machine."""
 
-    def __init__(self, end: End, **config: Any) -> None:
+    def __init__(self, end: End) -> None:
         sends_at = (RECEIVES + 1) * SIZE
         results_at = sends_at + RECEIVES * SIZE
         self.end = end
         self.places = Places()
-        settings = {
-            "max_regions": 16,
-            "max_message": 1 << 30,
-            "max_backlog": 1 << 20,
-            "announce": 1 << 20,
-            "idle": None,
-            "spin": 0.0,
-        }
         self.m = Machine(
             end.qp,
             end.cq,
             end.memory(results_at + 64 * 8),
-            receives=RECEIVES,
-            receive_size=SIZE,
-            send_size=SIZE,
+            CONFIG,
             bounces=RECEIVES,
             sends_at=sends_at,
             results_at=results_at,
             places=self.places,
             find=self.find,
-            **{**settings, **config},
         )
         self.m.post_receives()
 
@@ -74,24 +68,16 @@ class Side:
             stage.close()
         assert self.m.deregister()
 
-    def find(self, data: memoryview, reads: bool) -> Hold:
+    def find(self, addr: int, length: int, reads: bool) -> MR:
         access = AccessFlags.LOCAL_WRITE if reads else AccessFlags(0)
-        return Hold(self.end.register(data, access), 0, data.nbytes)
+        return self.end.register((ctypes.c_char * length).from_address(addr), access)
 
 
 class Talk:
-    def __init__(self, pair: Pair, **config: Any) -> None:
-        self.a, self.b = Side(pair.a, **config), Side(pair.b, **config)
+    def __init__(self, pair: Pair) -> None:
+        self.a, self.b = Side(pair.a), Side(pair.b)
         for side in (self.a, self.b):
-            side.m.greet(
-                receives=RECEIVES,
-                receive_size=SIZE,
-                max_regions=16,
-                capabilities=15,
-                access=int(REMOTE),
-                max_message=1 << 30,
-                version=2,
-            )
+            side.m.greet(CONFIG.hello())
             side.m.establish()
 
     def until(self, is_so: Callable[[], object]) -> None:
@@ -213,15 +199,7 @@ def test_what_is_refused_is_told_by_number(talk: Talk) -> None:
 
 def test_too_long_a_message_is_refused(pair: Pair) -> None:
     side = Side(pair.a)
-    side.m.greet(
-        receives=RECEIVES,
-        receive_size=SIZE,
-        max_regions=1,
-        capabilities=0,
-        access=0,
-        max_message=10,
-        version=1,
-    )
+    side.m.greet(replace(CONFIG.hello(), version_max=1, max_message=10))
     assert side.m.send(bytes(11)) == -EMSGSIZE
 
 

@@ -24,7 +24,6 @@ from rnic.endpoint import (
     Reason,
     RefusedError,
     VersionError,
-    agree,
     parse_refusal,
     refusal,
 )
@@ -52,7 +51,7 @@ def test_a_peer_of_version_1_says_no_more_than_that() -> None:
     assert len(old) == Hello.SIZE
     peer = Hello.parse(old.ljust(56, b"\xff"))
     assert peer == replace(HELLO, version_max=1, capabilities=Capability(0))
-    assert agree(HELLO, peer) == 1
+    assert peer.version == 1
 
 
 @pytest.mark.parametrize(
@@ -81,7 +80,7 @@ def test_any_private_data_is_a_hello_or_refused_in_words(data: bytes) -> None:
         except ProtocolError as error:
             assert str(error).isprintable()  # noqa: PT017
         else:
-            assert 1 <= agree(HELLO, hello) <= 2
+            assert 1 <= hello.version <= 2
 
 
 def test_what_follows_the_hello_does_not_matter() -> None:
@@ -158,7 +157,7 @@ def test_of_what_is_no_hello_eight_bytes_are_shown() -> None:
 
 def test_highest_common_version_is_spoken() -> None:
     assert common_version((1, 3), (2, 5)) == common_version((2, 5), (1, 3)) == 3
-    assert agree(HELLO, replace(HELLO, version_max=9)) == 2
+    assert replace(HELLO, version_max=9).version == 2
 
 
 def test_version_error_names_both_at_both_ends() -> None:

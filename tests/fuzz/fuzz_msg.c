@@ -54,8 +54,13 @@ static bool one_in(uint32_t n) { return dice_one_in(w.dice, n); }
 static uint32_t used(void) { return (uint32_t)(b.m->credits.spent - b.m->credits.returned); }
 static uint16_t some_credits(void) { return (uint16_t)below(used() + 1); }
 static bool announced(void) { return b.m->in.offered || b.m->in.has_unconfirmed; }
+/* The message that the end has announced; NULL: there is none. */
+static const struct item *offer_of_the_end(void) {
+    const struct item *item = b.m->out.first;
+    return item && item->kind == FRAME_ANNOUNCE && item->begun ? item : NULL;
+}
 static uint32_t announced_here(void) {
-    const struct item *item = msg_out_announced(b.m);
+    const struct item *item = offer_of_the_end();
     return item ? item->number : 0;
 }
 
@@ -71,7 +76,7 @@ static bool is_due(int type) {
     const struct msg *m = b.m;
     uint64_t left = m->credits.told - m->credits.arrived - MSG_SPARE;
     if (type == FRAME_TAKEN)
-        return msg_out_announced(m);
+        return offer_of_the_end();
     if (left <= (type == FRAME_CREDIT || type == FRAME_ABORT ? 0 : RESERVED) || m->state == MSG_PEER_LEFT)
         return false;
     switch (type) {

@@ -28,7 +28,7 @@ import os
 import sys
 import warnings
 import weakref
-from collections import deque
+from collections import OrderedDict
 from time import monotonic
 from typing import NamedTuple
 
@@ -96,5 +96,9 @@ include "wq.pxi"
 include "qp.pxi"
 include "tables.pxi"
 include "spinning.pxi"
+include "msg.pxi"
+include "moving.pxi"
+include "messages.pxi"
+include "operations.pxi"
 include "machine.pxi"
 include "perf.pxi"

@@ -9,14 +9,12 @@ cdef struct place:
 @cython.final
 @cython.no_gc_clear
 cdef class Hold:
-    """Keeps a region from being given back while an operation uses it; `sge`: the bytes that it uses."""
+    """Keeps a region from being given back while an operation uses it."""
 
-    cdef readonly MR mr     #: The region.
-    cdef readonly uint64_t offset   #: Of the first byte that is used,
-    cdef readonly uint64_t length   #: and how many are.
+    cdef MR mr
 
-    def __cinit__(self, MR mr not None, uint64_t offset, uint64_t length):
-        self.mr, self.offset, self.length = mr, offset, length
+    def __cinit__(self, MR mr not None):
+        self.mr = mr
         mr.held += 1
         mr.calls += 1
 
@@ -27,11 +25,6 @@ cdef class Hold:
         self.mr.calls -= 1
         if self.mr.closing:
             self.mr.go()
-
-    @property
-    def sge(self):
-        """The SGE for a work request."""
-        return SGE(self.mr, self.offset, self.length)
 
 
 @cython.final
@@ -70,33 +63,13 @@ cdef class Places:
         found = [ref() for ref in self.refs]
         return [mr for mr in found if is_live(mr)]
 
-    def find(self, buffer, bint written):
-        """Return a Hold on a region that contains the bytes of a buffer, or None.  `written`: it must be writable."""
-        cdef Py_buffer view
-        cdef MR mr
-        PyObject_GetBuffer(buffer, &view, PyBUF_C_CONTIGUOUS)
-        try:
-            mr = self.at(<uintptr_t>view.buf, view.len, written)
-            return None if mr is None else Hold(mr, <uintptr_t>view.buf - mr.addr, view.len)
-        finally:
-            PyBuffer_Release(&view)
-
-    @staticmethod
-    def address(buffer):
-        """Return the address of the first byte of a buffer."""
-        cdef Py_buffer view
-        PyObject_GetBuffer(buffer, &view, PyBUF_C_CONTIGUOUS)
-        at = <uintptr_t>view.buf
-        PyBuffer_Release(&view)
-        return at
-
-    cdef MR at(self, uint64_t addr, uint64_t length, bint written):
-        """Return an open region that contains the bytes; look back from the last one that begins at `addr` or before."""
+    cpdef MR at(self, uint64_t addr, uint64_t length, bint written):
+        """Return an open region that contains the bytes at an address, or None.  `written`: it must be writable."""
         cdef Py_ssize_t i
         cdef MR mr
         if not self.refs:
             return None
-        i = self.behind(addr) - 1
+        i = self.behind(addr) - 1    # look back from the last one that begins at `addr` or before
         while i >= 0 and self.table[i].top >= addr + length:
             mr = (<object>self.refs[i])()
             if (is_live(mr) and not mr.moving and mr.addr <= addr and addr + length <= mr.addr + mr.length

@@ -10,8 +10,7 @@
 Any call can be cancelled, by asyncio.timeout() for instance; the connection stays usable.
 """
 
-from rnic.aio.batch import Batch
-from rnic.aio.connection import Connection
+from rnic.aio.connection import Batch, Connection
 from rnic.aio.dialing import Connecting, connect
 from rnic.aio.listener import Listener, listen
 

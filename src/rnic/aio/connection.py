@@ -10,15 +10,14 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
 
-from rnic._nic.nic import MR, Result, word
-from rnic.aio.batch import Batch
+from rnic._nic.nic import MR, Result
 from rnic.aio.pump import Pump
 from rnic.conn.arrays import Layout
 from rnic.conn.core import Core
 from rnic.conn.ending import GRACE
 from rnic.conn.face import Face, room
-from rnic.conn.messages import ANY, AnyTag, as_bytes, check_room, put
-from rnic.conn.ops import COMPARE_SWAP, FETCH_ADD, READ, WRITE
+from rnic.conn.messages import ANY, AnyTag, check_room, put
+from rnic.conn.ops import COMPARE_SWAP, FETCH_ADD, READ, WRITE, BatchFace
 from rnic.endpoint import EndpointError, Region
 from rnic.enums import AccessFlags
 from rnic.times import seconds
@@ -114,7 +113,7 @@ class Connection(Face):
         try:
             if pump.messages or not self._is_here(wanted):
                 await self._next_message(wanted)
-            data, found = as_bytes(machine.hand), machine.tag
+            data, found = machine.hand, machine.tag
         except BaseException:
             self._call_others()
             raise
@@ -140,14 +139,15 @@ class Connection(Face):
         if target is not None:
             room = len(target)
             is_so = lambda: core.machine.offered > room or core.messages.news(tag)  # noqa: E731
-        while again is False or not core.machine.take(tag):
-            if again:
-                if target is not None:
-                    check_room(core.machine.offered, target)
-                core.messages.raise_none(tag)
+        while True:
             await pump.wait(pump.messages, is_so, again, target, tag)
             core.machine.note_wait()
             again = True
+            if core.machine.take(tag):
+                break
+            if target is not None:
+                check_room(core.machine.offered, target)
+            core.messages.raise_none(tag)
         if pump.messages:
             pump.soon()  # there may be one for the next task
 
@@ -288,7 +288,6 @@ class Connection(Face):
         negative `n` subtracts. Their address, the region's and `offset`, is a multiple of 8. Raises
         ValueError if it is not, if they lie outside of the region, or if 8 bytes do not hold `n`.
         """
-        n = word(n, "n")
         await self._pump.turn.take()
         return await self._run(self._core.atomic(FETCH_ADD, remote, offset, n)) or 0
 
@@ -298,9 +297,8 @@ class Connection(Face):
 
         They were replaced if that is `compare`. The numbers and the address are those of fetch_add().
         """
-        values = word(compare, "compare"), word(swap, "swap")
         await self._pump.turn.take()
-        return await self._run(self._core.atomic(COMPARE_SWAP, remote, offset, *values)) or 0
+        return await self._run(self._core.atomic(COMPARE_SWAP, remote, offset, compare, swap)) or 0
 
     async def _run(self, one: Result) -> int | None:
         if not self._core.machine.wait_done(one, 0.0):
@@ -314,11 +312,6 @@ class Connection(Face):
         b.read(...)`.
         """
         return Batch(self)
-
-    async def _end_batch(self, batch: Batch) -> None:
-        await self._pump.turn.take()
-        await self._pump.wait(self._pump.ops, batch.is_over)
-        batch.raise_failed()
 
     async def close(self, timeout: float | None = 5.0, *, wait: bool = True) -> None:
         """Close the connection after everything was sent, and wait until the peer closes its end: then all
@@ -397,3 +390,26 @@ class Connection(Face):
         if pump is not None and not pump.core.given_back and not pump.is_dropped:
             warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
             pump.forget()
+
+
+class Batch(BatchFace):
+    """The operations of an `async with conn.batch()` block; BatchFace has its calls. It waits at the end of
+    the block.
+    """
+
+    def __init__(self, conn: Connection) -> None:
+        super().__init__(conn._core, "async with")
+        self._pump = conn._pump
+
+    async def __aenter__(self) -> Self:
+        self.begin()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.end()
+        if kind is None:
+            await self._pump.turn.take()
+            await self._pump.wait(self._pump.ops, self._chain.is_over)
+            self.raise_failed()

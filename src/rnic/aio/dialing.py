@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from rnic.aio.connection import Connection
-from rnic.aio.readable import Readable
+from rnic.aio.waiting import Readable
 from rnic.conn.dial import Dial
 from rnic.conn.handshake import AnyDevice
 from rnic.endpoint import Config

@@ -9,8 +9,7 @@ from time import monotonic
 from typing import Self
 
 from rnic.aio.connection import Connection
-from rnic.aio.readable import Readable
-from rnic.aio.waiting import turn_of
+from rnic.aio.waiting import Readable, turn_of
 from rnic.conn.core import Core
 from rnic.conn.face import ListenerFace
 from rnic.conn.handshake import HANDSHAKE_TIMEOUT, MAX_HALF_OPEN, Admit, AnyDevice, Desk, Limits

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues that wake waiting tasks in order, and a limit for calls that return without waiting."""
+"""Queues that wake waiting tasks in order, descriptors that tasks wait for, and a limit on calls in a row."""
 
 from __future__ import annotations
 
 import asyncio
+import select
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
@@ -118,14 +119,11 @@ class Queue:
                 break
         return found
 
-    def wake_all(self, error: BaseException | None = None) -> None:
-        """Wake all tasks; with an error, each task raises it."""
+    def wake_all(self) -> None:
+        """Wake all tasks."""
         for future in self._waiters:
             if not future.done():
-                if error is None:
-                    future.set_result(None)
-                else:
-                    future.set_exception(error)
+                future.set_result(None)
 
 
 class OrderedQueue(Queue):
@@ -143,11 +141,8 @@ class SharedQueue(Queue):
 class MessageQueue(Queue):
     """Tasks that wait for messages, some for one with a certain tag: each message wakes one task."""
 
-    def __init__(self, tags_here: Callable[[], Iterable[int | None] | None]) -> None:
-        """`tags_here` returns the tags of the events that are here, None for one that is no message.
-
-        It returns no iterable when all tasks can go on.
-        """
+    def __init__(self, tags_here: Callable[[], Iterable[int] | None]) -> None:
+        """`tags_here` returns the tags of the messages that are here; None when all tasks can go on."""
         super().__init__()
         self._tags_here = tags_here
         self._untagged: _Waiters = OrderedDict()
@@ -196,7 +191,7 @@ class MessageQueue(Queue):
         if here is None:  # all of them have something to learn
             return sorted(chain(untagged, *map(_first, self._tagged.values())), key=_turn)
         for tag in here:
-            if tag is not None and (found := untagged + _first(self._tagged.get(tag, {}))):
+            if found := untagged + _first(self._tagged.get(tag, {})):
                 return sorted(found, key=_turn)
         return untagged
 
@@ -267,3 +262,32 @@ def turn_of(loop: asyncio.AbstractEventLoop) -> Turn:
     if (found := _turns.get(loop)) is None:
         found = _turns[loop] = Turn()
     return found
+
+
+class Readable:
+    """A descriptor that tasks wait for; one task is woken at a time, in the order in which they came."""
+
+    def __init__(self, fileno: Callable[[], int]) -> None:
+        self._fileno = fileno
+        self._waiters = SharedQueue()
+
+    async def wait(self, again: bool = False) -> None:
+        """Wait until the descriptor is readable; `again`: the task was woken in vain, and keeps its place."""
+        loop, fd = asyncio.get_running_loop(), self._fileno()
+        if not self._waiters:
+            loop.add_reader(fd, self._waiters.wake)
+        try:
+            await self._waiters.wait(lambda: _is_readable(fd), again)
+        finally:
+            if not self._waiters:
+                loop.remove_reader(fd)
+
+    def wake(self) -> None:
+        """Wake the next task if the descriptor is readable."""
+        self._waiters.wake()
+
+
+def _is_readable(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))

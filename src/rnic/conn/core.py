@@ -11,10 +11,10 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from errno import ECONNRESET, ETIMEDOUT
+from errno import ECONNRESET, ENOENT, ETIMEDOUT
 from typing import TYPE_CHECKING
 
-from rnic._nic.nic import MR, Result, not_shared
+from rnic._nic.nic import MR, Result
 from rnic.conn.ending import GRACE, Ending
 from rnic.conn.memory import MAX_OPS, Memory
 from rnic.conn.messages import STOPPED, Messages
@@ -23,7 +23,6 @@ from rnic.conn.pool import Pool
 from rnic.conn.sharing import Sharing
 from rnic.endpoint import (
     AbortedError,
-    Capability,
     ClosedError,
     Config,
     EndpointError,
@@ -31,10 +30,8 @@ from rnic.endpoint import (
     LostError,
     NoHelloError,
     ProtocolError,
-    Role,
     State,
     Statistics,
-    agree,
 )
 from rnic.endpoint.text import printable
 from rnic.enums import EventType as AsyncEventType
@@ -65,11 +62,9 @@ SILENT = "the peer did not answer: its process is stopped or gone, or packets do
 class Core:
     """A connection as a face drives it: it is opened, pumped and closed."""
 
-    def __init__(self, cm_id: CmId, config: Config, role: Role) -> None:
-        self.cm_id, self.config, self.role = cm_id, config, role
+    def __init__(self, cm_id: CmId, config: Config) -> None:
+        self.cm_id, self.config = cm_id, config
         self.peer: Hello | None = None
-        self.version = 0
-        """Of the endpoint protocol, which both ends speak."""
         self.raw = False
         """The peer sent no hello: it speaks no endpoint protocol."""
         self.leaving = False
@@ -128,39 +123,21 @@ class Core:
         self.machine.post_receives()
         return b"" if self.raw else self.config.hello(data).emit()
 
-    def greet(self, private_data: bytes, now: float) -> None:
+    def greet(self, private_data: bytes) -> None:
         """Read the hello in a REQ or REP.  ProtocolError when there is none and Config.raw is off."""
-        del now
         try:
             peer = Hello.parse(private_data)
-            self.version = agree(self.config.hello(), peer)
-        except NoHelloError as error:
-            if not self.config.raw:
-                self.machine.lost(str(error))
-                raise
-            self.raw = True
-            self.machine.greet_raw()
-            return
         except ProtocolError as error:
+            if self.config.raw and isinstance(error, NoHelloError):
+                self.raw = True
+                self.machine.greet_raw()
+                return
             self.machine.lost(str(error))
             raise
         self.peer = peer
         if self.has_streams:
             self.qp.confirm_stream(both=True)
-        self.machine.greet(
-            receives=peer.receives,
-            receive_size=peer.receive_size,
-            max_regions=peer.max_regions,
-            capabilities=int(peer.capabilities),
-            access=int(peer.access),
-            max_message=peer.max_message,
-            version=self.version,
-        )
-
-    @property
-    def established(self) -> bool:
-        """The peer is known to be ready."""
-        return self.machine.established
+        self.machine.greet(peer)
 
     def establish(self) -> None:
         """The connection manager says that the peer is ready."""
@@ -178,10 +155,6 @@ class Core:
     def peer_data(self) -> bytes:
         """The data that the peer's program put into its hello."""
         return b"" if self.peer is None else self.peer.data
-
-    def knows(self, what: Capability) -> bool:
-        """Whether the peer understands a capability."""
-        return self.peer is not None and what in self.peer.capabilities
 
     @property
     def ended(self) -> bool:
@@ -220,11 +193,6 @@ class Core:
     def has_left(self) -> bool:
         """The peer has this end's goodbye, and all that was sent before it."""
         return self.state in (State.HALF_CLOSED_LOCAL, State.CLOSED)
-
-    @property
-    def undelivered(self) -> int:
-        """When it has ended with an error: messages that the peer has perhaps not received."""
-        return self.machine.undelivered
 
     def check(self) -> None:
         """Raise the error that ended the connection, if it has ended."""
@@ -367,8 +335,11 @@ class Core:
 
     def why(self, one: Result) -> Exception:
         """What an operation has failed of: its own status, or the end of the connection."""
-        if one.status == -2:  # ENOENT
-            return not_shared(one.remote)
+        if one.status == -ENOENT:
+            return ValueError(
+                f"region {one.remote.id} is not shared by the peer, or not any more: next_region() returns "
+                "the peer's regions, and share() one of your own memory, for the peer"
+            )
         if one.status < 0:
             return VerbsError(-one.status, "the operation could not be posted", "post_send")
         if self._says_why(one.status):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of the device whose result must not get lost, and objects that the device cannot free yet."""
+"""Objects of the device that are given back: now, or later if the device cannot free them yet."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import errno
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from rnic._nic.nic import MR, when_refused
 from rnic.errors import VerbsError
@@ -16,8 +16,7 @@ from rnic.rdmacm.again import again
 
 _log = Log("rnic.conn")
 _TRIES = 3
-A = TypeVar("A")
-R = TypeVar("R")
+LOOK_AGAIN = 0.25  # seconds until the next look whether what a stopped process holds has been given back
 
 
 class Handle(Protocol):
@@ -29,15 +28,6 @@ class Handle(Protocol):
 
     def __exit__(self, kind: type[BaseException] | None, value: None, traceback: None, /) -> None:
         """Give the object back; when an exception is passed, as soon as nothing needs the object."""
-
-
-def at_once(call: Callable[[A], R], argument: A, kept: deque[R]) -> None:
-    """Call a function of the device and append its result to `kept`, even if an exception follows at once.
-
-    A signal handler runs, and may raise, between two steps of the interpreter.  Here C calls C, with no such
-    step between.
-    """
-    kept.extend(map(call, (argument,)))
 
 
 def let_go(handle: Handle) -> None:

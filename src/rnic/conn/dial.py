@@ -15,7 +15,6 @@ from rnic.endpoint import (
     EndpointError,
     LostError,
     RefusedError,
-    Role,
     parse_refusal,
 )
 from rnic.endpoint.buffers import flat
@@ -105,25 +104,28 @@ class Dial:
         while not self.done:
             if (event := self.channel.peek()) is not None:
                 self.channel.drop(event)  # so that abandon() need not wait for an ack()
-                self._on(event, now)
+                self._on(event)
             elif self.deadline is not None and now >= self.deadline:
                 self._nobody(LostError(f"{self.name} does not answer"))
             else:
                 return False
         return True
 
-    def _on(self, event: Event, now: float) -> None:
+    def _on(self, event: Event) -> None:
         data = event.param.private_data if isinstance(event.param, ConnParam) else b""
         match event.event:
             case EventType.ADDR_RESOLVED:
                 self.cm_id.resolve_route()
             case EventType.ROUTE_RESOLVED:
-                self.core = Core(self.cm_id, self.config, Role.INITIATOR)
+                self.core = Core(self.cm_id, self.config)
                 self.channel.close()
                 self.channel = self.core.channel
                 self.cm_id.connect(ConnParam(self.core.hello(self._data)))
             case EventType.ESTABLISHED:
-                self._greet(data, now)
+                assert self.core is not None
+                self.core.establish()
+                self.core.greet(data)
+                self.done = True
             case EventType.REJECTED:
                 self._rejected(event, data)
             case EventType.UNREACHABLE:
@@ -137,12 +139,6 @@ class Dial:
                 self._nobody(VerbsError(code, text, "connect"))
             case kind:
                 raise LostError(f"{self.name}: {kind.name} during the handshake")
-
-    def _greet(self, data: bytes, now: float) -> None:
-        assert self.core is not None
-        self.core.establish()
-        self.core.greet(data, now)
-        self.done = True
 
     def _rejected(self, event: Event, data: bytes) -> None:
         refusal, reason = event.refusal(), max(event.status, 0)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rnic.conn.device import later, let_go, let_go_memory, run_all
+from rnic.conn.device import LOOK_AGAIN, later, let_go, let_go_memory, run_all
 from rnic.endpoint import ClosedError, State
 from rnic.errors import VerbsError
 from rnic.rdmacm.again import again
@@ -18,7 +18,6 @@ from rnic.rdmacm.qp_states import is_flushed, to_error
 if TYPE_CHECKING:
     from rnic.conn.core import Core
 
-LOOK_AGAIN = 0.25  # seconds until the next look whether what a stopped process holds has been given back
 GRACE = 1.0
 """Seconds for the ABORT of a close() that came to its limit."""
 
@@ -66,7 +65,7 @@ class Ending:
 
     def disconnect(self) -> None:
         """Disconnect, once, with this end's last word."""
-        if self._core.established and not self._said_disconnect:
+        if self._core.machine.established and not self._said_disconnect:
             with contextlib.suppress(VerbsError):
                 self._core.cm_id.disconnect(self._core.machine.farewell() if self.tells else b"")
             self._said_disconnect = True

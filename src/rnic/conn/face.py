@@ -104,7 +104,7 @@ class Face:
     @property
     def undelivered(self) -> int:
         """When the connection has failed: the number of messages that may not have reached the peer."""
-        return self._core.undelivered
+        return self._core.machine.undelivered
 
     def statistics(self) -> Statistics:
         """The counters of the connection."""

@@ -17,7 +17,6 @@ from rnic.endpoint import (
     EndpointError,
     ProtocolError,
     Reason,
-    Role,
     refusal,
 )
 from rnic.endpoint.hello import MAX_DATA_ANSWERING
@@ -145,17 +144,17 @@ class Desk:
         if (core := self._look_after(now)) is None:
             self._event = self._event or self.channel.peek()
             if self._event is not None:
-                self._take_event(self._event, now)
+                self._take_event(self._event)
         return core
 
-    def _take_event(self, event: Event, now: float) -> None:
+    def _take_event(self, event: Event) -> None:
         """Handle one event.  When called again after an exception, refuse the request that was begun."""
         self.channel.drop(event)
         if event is self._begun:
             self._drop(event.id)
         elif event.event is EventType.CONNECT_REQUEST and isinstance(event.param, ConnParam):
             self._begun = event
-            self._serve(event.id, event.param, now)
+            self._serve(event.id, event.param)
         self._event = self._begun = None
         if event.event is EventType.DEVICE_REMOVAL:
             raise VerbsError(ENODEV, "the device is gone", "accept")
@@ -167,10 +166,10 @@ class Desk:
 
     # ------------------------------------------------------------ requests
 
-    def _serve(self, one: CmId, param: ConnParam, now: float) -> None:
+    def _serve(self, one: CmId, param: ConnParam) -> None:
         """Answer one request; when that fails, log it, so that the listener goes on."""
         try:
-            self._answer(one, param, now)
+            self._answer(one, param)
         except (EndpointError, OSError, MemoryError) as error:
             self.not_served(one.get_peer_addr(), error)
 
@@ -181,9 +180,9 @@ class Desk:
         text = "a request from %s was not served: %s"
         _log.log(WARNING if lacks else INFO, text, peer, exhausted(error))
 
-    def _answer(self, one: CmId, param: ConnParam, now: float) -> None:
+    def _answer(self, one: CmId, param: ConnParam) -> None:
         try:
-            core = Core(one, self.config, Role.ACCEPTOR)
+            core = Core(one, self.config)
         except BaseException as error:
             _refuse(one, error)
             one.destroy()
@@ -191,7 +190,7 @@ class Desk:
         try:
             self._epoll.register(core.fileno(), select.EPOLLIN)
             self._half_open[core.fileno()] = core
-            core.greet(param.private_data, now)
+            core.greet(param.private_data)
             one.accept(ConnParam(core.hello(self._answer_to(core))))
         except BaseException as error:
             _refuse(one, error)
@@ -238,7 +237,7 @@ class Desk:
             self.not_served(core.cm_id.get_peer_addr(), error)
             self._let_go(core)
             return False
-        if core.established:  # also one that has ended since, as the program may take its messages
+        if core.machine.established:  # also one that has ended since, as the program may take its messages
             self._forget(core)
             return True
         if core.ended:

@@ -43,26 +43,17 @@ class Memory:
 
         `bounces`: how many of the buffers for SENDs it uses; None: all.  `pool`: memory for rdma().
         """
-        config = self._config
         return Machine(
             qp,
             send_cq,
             self.mr,
+            self._config,
             recv_cq=recv_cq,
-            receives=config.receives,
-            receive_size=config.receive_size,
-            send_size=config.send_size,
-            max_regions=config.max_regions,
-            max_message=config.max_message,
-            max_backlog=config.max_backlog,
-            announce=config.announce if config.access & AccessFlags.REMOTE_READ else None,
-            idle=config.idle_interval,
             bounces=self.bounces if bounces is None else bounces,
             sends_at=self.sends_at,
             results_at=self.results_at,
-            spin=config.spin,
             places=None if pool is None else pool.places,
-            find=None if pool is None else pool.hold,
+            find=None if pool is None else pool.find,
         )
 
     def let_go(self) -> None:

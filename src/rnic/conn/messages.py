@@ -29,12 +29,6 @@ ANY = AnyTag.ANY
 """recv(tag=ANY) takes the next message of any tag, and returns the message and its tag."""
 
 
-def as_bytes(message: bytes | int) -> bytes:
-    """The message; a number stands for one that lies in the buffer of a recv_into(), which has ended."""
-    assert isinstance(message, bytes)
-    return message
-
-
 def check_room(length: int, target: memoryview) -> None:
     """ValueError when a message does not fit the buffer of recv_into()."""
     if length > len(target):
@@ -88,7 +82,7 @@ class Messages:
             raise MessageTooLongError(f"a raw message of {length} bytes is longer than send_size {most}")
         if core.peer is None:
             raise ValueError("send(): a raw peer knows no tags")
-        raise ValueError(f"send(): the peer speaks version {core.version}, which has no tags")
+        raise ValueError(f"send(): the peer speaks version {core.peer.version}, which has no tags")
 
     def is_sent(self, handle: int) -> bool:
         """The message has left its buffer, or the connection has ended (then check() raises)."""
@@ -125,11 +119,9 @@ class Messages:
     def raise_none(self, tag: int | None = None) -> None:
         """Raise why no message comes (with this tag), if none will."""
         if (code := self._machine.fetch_error()) and not self._core.ended:
-            raise (
-                MemoryError
-                if code == ENOMEM
-                else VerbsError(code, "an announced message cannot be READ", "recv")
-            )
+            if code == ENOMEM:
+                raise MemoryError
+            raise VerbsError(code, "an announced message cannot be READ", "recv")
         if self._core.eof or (tag is not None and self._machine.heard_goodbye):
             which = "no message" if tag is None else f"no message with tag {tag}"
             error = EOFError(f"the peer has said goodbye: {which} follows")
@@ -149,5 +141,6 @@ class Messages:
             raise TypeError(f"recv(): a tag is a number, not {type(tag).__name__}")
         if not 0 <= tag < 1 << 64:
             raise ValueError(f"recv(): tag {tag}, it can be 0 to 2**64 - 1")
-        if tag and not self._core.knows(Capability.TAG):
+        peer = self._core.peer
+        if tag and (peer is None or Capability.TAG not in peer.capabilities):
             raise ValueError("recv(): the peer knows no tags")

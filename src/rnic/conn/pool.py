@@ -14,7 +14,7 @@ import math
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
-from rnic._nic.nic import MR, Hold, Places
+from rnic._nic.nic import MR, Places
 from rnic.conn.arrays import kind_of, numpy_for
 from rnic.conn.device import let_go_memory, part_with
 from rnic.endpoint.buffers import flat
@@ -73,23 +73,20 @@ class Pool:
             )  # ndarray() would hold no export
         return array
 
-    def hold(self, data: memoryview, reads: bool) -> Hold:
-        """Return registered memory that holds these bytes; they are registered now if there is none.
+    def find(self, addr: int, length: int, reads: bool) -> MR:
+        """Return the cached registration of these bytes; they are registered now if there is none.
 
         `reads`: the memory is for a READ to fill, so it must be writable.
         """
-        return self.places.find(data, reads) or self._find_cached(data, reads)
-
-    def _find_cached(self, data: memoryview, reads: bool) -> Hold:
-        key = (Places.address(data), data.nbytes, reads)
+        key = (addr, length, reads)
         mr = self._cached.get(key)
         if mr is None:
             while len(self._cached) >= MAX_CACHED:  # first: an exception here leaves none too many
                 part_with(self._cached.popitem(last=False)[1])
             access = AccessFlags.LOCAL_WRITE if reads else AccessFlags(0)
-            mr = self._cached[key] = self._pd.reg_mr(addr=key[0], length=key[1], access=access)
+            mr = self._cached[key] = self._pd.reg_mr(addr=addr, length=length, access=access)
         self._cached.move_to_end(key)
-        return Hold(mr, 0, data.nbytes)
+        return mr
 
     @property
     def awaited(self) -> bool:

@@ -7,10 +7,9 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from rnic._nic.nic import MR, word
+from rnic._nic.nic import MR
 from rnic.conn.arrays import Layout
-from rnic.conn.batch import BatchFace
-from rnic.conn.ops import COMPARE_SWAP, FETCH_ADD, READ, WRITE
+from rnic.conn.ops import COMPARE_SWAP, FETCH_ADD, READ, WRITE, BatchFace
 from rnic.conn.waits import Waits
 from rnic.endpoint import Region
 from rnic.enums import AccessFlags
@@ -152,7 +151,6 @@ class Remote(Waits):
         negative `n` subtracts. Their address, the region's and `offset`, is a multiple of 8. Raises
         ValueError if it is not, if they lie outside of the region, or if 8 bytes do not hold `n`.
         """
-        n = word(n, "n")
         self._enter("fetch_add", timeout)
         try:
             return self._finish(self._core.atomic(FETCH_ADD, remote, offset, n), timeout, "fetch_add") or 0
@@ -167,7 +165,6 @@ class Remote(Waits):
 
         They were replaced if that is `compare`. The numbers and the address are those of fetch_add().
         """
-        compare, swap = word(compare, "compare"), word(swap, "swap")
         self._enter("compare_swap", timeout)
         try:
             one = self._core.atomic(COMPARE_SWAP, remote, offset, compare, swap)
@@ -183,14 +180,6 @@ class Remote(Waits):
         """
         seconds(timeout)
         return Batch(self, timeout)
-
-    def _end_batch(self, batch: Batch, timeout: float | None) -> None:
-        self._enter("batch", timeout)
-        try:
-            self._wait(batch.is_over, timeout, "batch")
-        finally:
-            self._inside = None
-        batch.raise_failed()
 
 
 class Batch(BatchFace):
@@ -210,5 +199,11 @@ class Batch(BatchFace):
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.end()
-        if kind is None:
-            self._conn._end_batch(self, self._timeout)
+        if kind is not None:
+            return
+        self._conn._enter("batch", self._timeout)
+        try:
+            self._conn._wait(self._chain.is_over, self._timeout, "batch")
+        finally:
+            self._conn._inside = None
+        self.raise_failed()

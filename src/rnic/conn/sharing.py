@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 from rnic._nic.nic import MR
 from rnic.conn.arrays import describe
-from rnic.conn.device import let_go_memory, revoke_memory
+from rnic.conn.device import LOOK_AGAIN, let_go_memory, revoke_memory
 from rnic.endpoint import ClosedError, Region
 from rnic.endpoint.buffers import flat, view_of
 from rnic.endpoint.regions import array_bytes, region_of
@@ -19,8 +19,6 @@ from rnic.enums import AccessFlags
 if TYPE_CHECKING:
     from rnic.conn.core import Core
     from rnic.endpoint.buffers import AnyBuffer
-
-LOOK_AGAIN = 0.25  # seconds until the next look whether what a stopped process holds has been given back
 
 
 class Sharing:
@@ -142,7 +140,7 @@ class Sharing:
         for number in gone:
             if (mr := self._shared.get(number)) is None or let_go_memory(mr):
                 self._shared.pop(number, None)
-                machine.withdrawn.discard(number)
+                machine.withdrawn.pop(number, None)
         self.again_at = now + LOOK_AGAIN if any(number in self._shared for number in gone) else None
         machine.told = released
 

@@ -17,10 +17,9 @@ from rnic.endpoint.errors import (
     RefusedError,
     VersionError,
 )
-from rnic.endpoint.events import Region
-from rnic.endpoint.hello import Capability, Hello, agree, parse_refusal, refusal
-from rnic.endpoint.state import State
-from rnic.endpoint.statistics import Role, Statistics
+from rnic.endpoint.hello import Capability, Hello, parse_refusal, refusal
+from rnic.endpoint.regions import Region
+from rnic.endpoint.state import State, Statistics
 
 SPARE = 1
 """Receives of which the peer is not told: for its TAKEN (MSG_SPARE of src/msg)."""
@@ -28,14 +27,12 @@ SPARE = 1
 __all__ = [
     # a connection
     "Config",
-    "Role",
     "State",
     "Statistics",
     "SPARE",
     # the handshake
     "Capability",
     "Hello",
-    "agree",
     "refusal",
     "parse_refusal",
     "Region",

@@ -8,8 +8,6 @@ from rnic._nic.nic import Tensor, need_values
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["EMPTY", "DLPack", "flat", "view_of"]
-
 
 class DLPack(Protocol):
     """An array of another library, a PyTorch tensor for one, that lies in memory of the host."""

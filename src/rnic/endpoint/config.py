@@ -15,8 +15,6 @@ from rnic.endpoint.hello import (
 from rnic.enums import AccessFlags
 from rnic.records import Record
 
-__all__ = ["Config"]
-
 MAX_SPIN = 0.001
 
 

@@ -3,19 +3,6 @@
 
 from rnic.wording import Named
 
-__all__ = [
-    "AbortedError",
-    "ClosedError",
-    "EndpointError",
-    "LostError",
-    "MessageTooLongError",
-    "NoHelloError",
-    "ProtocolError",
-    "Reason",
-    "RefusedError",
-    "VersionError",
-]
-
 
 class Reason(Named):
     """Why a connection was refused or aborted: the number in an ABORT or a refusal."""

@@ -17,26 +17,6 @@ from rnic.endpoint.text import clip, printable
 from rnic.enums import AccessFlags
 from rnic.records import Record
 
-__all__ = [
-    "CAPABILITIES",
-    "MAGIC",
-    "MAX_DATA_ANSWERING",
-    "MAX_DATA_ASKING",
-    "MAX_RECEIVES",
-    "MAX_RECEIVE_SIZE",
-    "MAX_REGIONS",
-    "MIN_RECEIVES",
-    "MIN_RECEIVE_SIZE",
-    "REFUSAL_SIZE",
-    "REMOTE_ACCESS",
-    "VERSIONS",
-    "Capability",
-    "Hello",
-    "agree",
-    "parse_refusal",
-    "refusal",
-]
-
 MAGIC = b"rnEP"
 VERSIONS = (1, 2)
 """The oldest and the newest version that this code speaks."""
@@ -107,6 +87,11 @@ class Hello(Record):
     _LAYOUT: ClassVar[Struct] = Struct(">4sBBHIHHQ")
     _MORE: ClassVar[Struct] = Struct(">IB3x")
     """The part of version 2 before the data."""
+
+    @property
+    def version(self) -> int:
+        """The version of a connection with the sender, which is the same at both ends."""
+        return common_version(VERSIONS, (self.version_min, self.version_max))
 
     @classmethod
     def parse(cls, private_data: bytes | bytearray) -> "Hello":
@@ -189,11 +174,6 @@ def common_version(ours: tuple[int, int], theirs: tuple[int, int]) -> int:
     if version < max(ours[0], theirs[0]):
         raise VersionError(_no_common(ours, theirs), Reason.VERSION)
     return version
-
-
-def agree(ours: Hello, theirs: Hello) -> int:
-    """Return the version of the connection, which is the same at both ends; VersionError if there is none."""
-    return common_version((ours.version_min, ours.version_max), (theirs.version_min, theirs.version_max))
 
 
 def _no_common(ours: tuple[int, int], theirs: tuple[int, int]) -> str:

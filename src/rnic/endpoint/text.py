@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Texts that one end gives the other to read: clipped when they leave, made harmless when they arrive."""
 
-__all__ = ["clip", "printable"]
-
 
 def clip(text: str, size: int) -> bytes:
     """`text` in UTF-8, cut between characters to at most `size` bytes."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from rnic import QPAttr
 from rnic.conn.memory import MAX_OPS, Memory
-from rnic.endpoint import Capability, Config, Hello, LostError, MessageTooLongError, ProtocolError, agree
+from rnic.endpoint import Capability, Config, Hello, LostError, MessageTooLongError, ProtocolError
 from rnic.endpoint.buffers import flat
 from rnic.endpoint.errors import AbortedError, Reason
 from rnic.endpoint.hello import MAGIC, MIN_RECEIVE_SIZE, REMOTE_ACCESS, VERSIONS
@@ -232,7 +232,7 @@ class Ends:
             self._own = own
         if (found := machine.hear_hello()) is None:
             return
-        peer, version = Hello(1, 1, AccessFlags(0), MIN_RECEIVE_SIZE, 1, 0, 0), 1
+        peer = Hello(1, 1, AccessFlags(0), MIN_RECEIVE_SIZE, 1, 0, 0)
         try:
             if found[:4] != MAGIC:
                 begins = found[:8].hex(" ") or "nothing"
@@ -240,11 +240,9 @@ class Ends:
                     f"the peer's first SEND begins with {begins}: it is no channel of this protocol"
                 )
             self._peer = peer = Hello.parse(found)
-            version = agree(self._own, peer)
         except (LiarError, ProtocolError) as error:  # whatever the peer is, it may understand why
             self._error = LiarError(str(error))
-        names = "receives", "receive_size", "max_regions", "capabilities", "access", "max_message"
-        machine.greet(**{name: getattr(peer, name) for name in names}, version=version)
+        machine.greet(peer)
         if self._error is not None:
             machine.abort(str(self._error))
 
