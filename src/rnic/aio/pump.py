@@ -193,7 +193,7 @@ class Pump:
         elif self.core.busy or self._failures:
             self._again = self._loop.call_soon(self._run_soon)
         else:
-            self._calm = self.core.due is None and self.core.established
+            self._calm = self.core.due is None and self.core.machine.established
             if (due := self.core.deadline()) is not None:
                 self._set_timer(due)
 
