@@ -170,10 +170,14 @@ void msg_ends_close_when_idle(struct msg *m, int64_t now) {
 /* The peer's hello comes in band: an end that waits for it probes the peer meanwhile. */
 static bool waits_for_hello(const struct msg *m) { return m->state == MSG_HELLO && m->in_band; }
 
-/* When an idle peer is probed; not while something is under way that tells as much. */
+/* When an idle peer is probed; not while something is under way that tells as much.  All connections of a host probe at the same
+ * ticks of the clock: one wake-up is enough for those of a loop, and for their peers. */
 static int64_t idle_deadline(const struct msg *m) {
     bool probes = m->how.idle && m->peer.access & RNIC_ACCESS_REMOTE_WRITE && !m->out.probe_due;
-    return probes && m->out.signaled <= m->out.completed ? m->heard_at + m->how.idle : MSG_NEVER;
+    if (!probes || m->out.signaled > m->out.completed)
+        return MSG_NEVER;
+    int64_t tick = m->how.idle / IDLE_TICKS + 1, at = m->heard_at + m->how.idle + tick - 1;
+    return at - at % tick;
 }
 
 int64_t msg_deadline(const struct msg *m) {

@@ -24,6 +24,7 @@ enum wr_kind { WR_RECEIVE, WR_SEND, WR_OPERATION, WR_KINDS = 4 };
 #define UNDER_WAY 64    /* places for what is under way, by number: more than MSG_BOUNCES, and MSG_OPS */
 #define EVENT_WEIGHT 64 /* bytes that a message counts beside its own, so that empty ones are bounded, too */
 #define MIN_REFILL 2    /* the fewest credits that a CREDIT returns: one for the SEND that answers, one to keep */
+#define IDLE_TICKS 8    /* of an interval, at which idle peers are probed */
 #define RESERVED 1      /* credits that only a CREDIT or an ABORT may use */
 
 /* Credits: every SEND finds a receive, and two ends with full queues never wait for each other (the proof is in

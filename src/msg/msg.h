@@ -68,7 +68,7 @@ struct msg_config { /* of this end: rnic.Config */
     uint32_t receives, receive_size, send_size, max_regions;
     uint64_t max_message, max_backlog;
     uint64_t announce; /* a message of so many bytes is announced; 0: none is */
-    int64_t idle;      /* ns without a sign of life after which the peer is probed; 0: never */
+    int64_t idle;      /* ns without a sign of life after which the peer is probed, an eighth later at most; 0: never */
 };
 
 struct msg_peer { /* what its hello says, and the version that both speak */

@@ -138,11 +138,17 @@ static void what_comes_first_establishes_the_connection(void) {
     talk_close();
 }
 
+/* The first tick of the clock a second behind the last sign of life. */
+static int64_t silent_at(int64_t heard) {
+    int64_t tick = SEC / IDLE_TICKS + 1;
+    return (heard + SEC + tick - 1) / tick * tick;
+}
+
 static void a_silent_peer_is_probed(void) {
     struct how h = {.idle = SEC};
     talk_open_both(&h, &h);
-    CHECK_EQ(msg_deadline(a.m), (int64_t)(p.f.now + SEC));
-    p.f.now += SEC;
+    CHECK_EQ(msg_deadline(a.m), silent_at((int64_t)p.f.now));
+    p.f.now = (uint64_t)msg_deadline(a.m);
     talk_settle();
     struct msg_statistics s;
     msg_count(a.m, &s);
@@ -165,13 +171,15 @@ static void a_probe_comes_when_the_peer_was_silent_for_so_long_and_not_before(vo
     struct how h = {.idle = SEC};
     talk_open_both(&h, &(struct how){0});
     int64_t heard = (int64_t)p.f.now;
-    CHECK_EQ(probes_at(&a, heard + SEC - 1), 0);
-    CHECK_EQ(probes_at(&a, heard + SEC), 1);
+    int64_t late = silent_at(heard) - heard;
+    CHECK(late >= (int64_t)SEC && late <= (int64_t)(SEC + SEC / IDLE_TICKS));
+    CHECK_EQ(probes_at(&a, silent_at(heard) - 1), 0);
+    CHECK_EQ(probes_at(&a, silent_at(heard)), 1);
     CHECK_EQ(msg_deadline(a.m), MSG_NEVER); /* until it has completed */
     CHECK_EQ(probes_at(&a, heard + 3 * SEC), 1);
     talk_settle();
     heard = a.m->heard_at;
-    CHECK_EQ(msg_deadline(a.m), heard + SEC);
+    CHECK_EQ(msg_deadline(a.m), silent_at(heard));
     for (int i = 0; i < 3; i++) { /* each message puts it off */
         p.f.now = (uint64_t)heard + SEC - MS;
         free(say(&b, 10, 0, 1, 0));
@@ -179,10 +187,10 @@ static void a_probe_comes_when_the_peer_was_silent_for_so_long_and_not_before(vo
         CHECK_EQ(probes_at(&a, (int64_t)p.f.now), 1);
         CHECK(a.m->heard_at > heard);
         heard = a.m->heard_at;
-        CHECK_EQ(msg_deadline(a.m), heard + SEC);
+        CHECK_EQ(msg_deadline(a.m), silent_at(heard));
     }
-    CHECK_EQ(probes_at(&a, heard + SEC - 1), 1);
-    CHECK_EQ(probes_at(&a, heard + SEC), 2);
+    CHECK_EQ(probes_at(&a, silent_at(heard) - 1), 1);
+    CHECK_EQ(probes_at(&a, silent_at(heard)), 2);
     talk_close();
 }
 
@@ -328,8 +336,8 @@ static void a_peer_that_says_no_hello_is_probed(void) {
         CHECK_EQ(msg_say_hello(a.m, "hello", 5, access, (int64_t)p.f.now, NULL), 0);
         fabric_settle(&p.f);
         CHECK_EQ(await_hello(&a), 0);
-        CHECK_EQ(msg_deadline(a.m), access ? (int64_t)(p.f.now + SEC) : MSG_NEVER);
-        p.f.now += SEC;
+        CHECK_EQ(msg_deadline(a.m), access ? silent_at((int64_t)p.f.now) : MSG_NEVER);
+        p.f.now = (uint64_t)silent_at((int64_t)p.f.now);
         CHECK_EQ(await_hello(&a), 0);
         msg_count(a.m, &n);
         CHECK_EQ(n.probes, access != 0);
