@@ -155,7 +155,7 @@ def test_an_event_wakes_the_thread_that_waits_and_no_other(way: str, tmp_path: P
 
 
 WAITS = """
-import asyncio, os, sys
+import asyncio, os, sys, threading
 import rnic, rnic.aio
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 FACE, MARKS = sys.argv[1], int(sys.argv[2])
@@ -183,7 +183,7 @@ def serve(conn):
     for message in conn:
         conn.send(message)
 with rnic.listen("127.0.0.1", 0) as server:
-    server.serve(serve, block=False)
+    threading.Thread(target=server.serve, args=(serve,)).start()
     asyncio.run(task(server.port)) if FACE == "aio" else thread(server.port)
 """
 

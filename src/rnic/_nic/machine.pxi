@@ -53,14 +53,17 @@ cdef class Machine(Operating):
                 self.arm()
         return 1
 
-    def step_on(self, due):
-        """step(). True: the connection is open as before, nothing but messages and results has come, and deadline() is not
-        earlier than `due` (None: never), so that nothing else is to be seen to.
+    def step_on(self):
+        """step(). deadline(), or infinity, if the connection is open as before, and nothing but messages and results has come;
+        None: there is more to see to.
         """
         cdef uint64_t changes = msg_changes(self.p)
-        return (self.step() == 0 and msg_state(self.p) == MSG_OPEN and changes == msg_changes(self.p)
-                and not (self.has_news() or self.failing or msg_is_closing(self.p) or msg_has_fetch_error(self.p))
-                and (msg_deadline(self.p) == MSG_NEVER or (due is not None and msg_deadline(self.p) >= <double>due * 1e9)))
+        cdef int64_t due
+        if (self.step() != 0 or msg_state(self.p) != MSG_OPEN or changes != msg_changes(self.p) or self.has_news()
+                or self.failing or msg_is_closing(self.p) or msg_has_fetch_error(self.p)):
+            return None
+        due = msg_deadline(self.p)
+        return INFINITY if due == MSG_NEVER else due / 1e9
 
     cdef int move_on(self) except? -1:
         """As move(); raises what the device says when the queue cannot be polled, in a forked child for instance."""

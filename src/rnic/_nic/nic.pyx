@@ -19,6 +19,7 @@ from cpython.number cimport PyNumber_Index
 from cpython.object cimport PyObject_GenericSetAttr
 from libc.errno cimport EAGAIN, EBUSY, ECONNRESET, EINTR, EINVAL, EIO, ENODEV, EOPNOTSUPP, ETIMEDOUT, errno
 from libc.limits cimport INT_MAX
+from libc.math cimport INFINITY
 from libc.stdint cimport int32_t, uintptr_t, INT64_MAX, UINT64_MAX
 from libc.string cimport memcpy, memmove, memset
 from posix.unistd cimport close, getpid

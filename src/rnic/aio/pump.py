@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
+from math import inf
 from time import monotonic
 from weakref import WeakMethod
 
@@ -63,7 +64,7 @@ class Pump:
         )
         self._run_soon, self._run_in_time = _weakly(self.run), _weakly(self._on_time)
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0  # the time of the timer, by monotonic()
+        self._timer_at = inf  # the time of the timer, by monotonic()
         self._again: asyncio.Handle | None = None  # what is done in the loop's next turn
         self.is_dropped = False
         """drop() was called: the core is released when the peer has heard of it."""
@@ -106,12 +107,12 @@ class Pump:
 
     def _goes_on(self) -> bool:
         """Pump while nothing but messages and results come; False: there may be more to do."""
-        due = None if self._timer is None else self._timer_at
         if not (self._calm and self._has_asked() and self.core.channel.peek() is None):
             return False
-        if not self.core.machine.step_on(due):
+        if (due := self.core.machine.step_on()) is None:
             return False
         self._wake()
+        self._set_timer(due)
         return True
 
     def _see_to_all(self) -> None:
@@ -199,7 +200,7 @@ class Pump:
 
     def _set_timer(self, due: float) -> None:
         """Set the timer, unless one runs earlier: each message puts off most deadlines."""
-        if self._timer is None or due < self._timer_at:
+        if due < self._timer_at:
             self._drop_timer()
             self._timer = self._loop.call_later(max(0.0, due - monotonic()), self._run_in_time)
             self._timer_at = due
@@ -207,10 +208,10 @@ class Pump:
     def _drop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+        self._timer, self._timer_at = None, inf
 
     def _on_time(self) -> None:
-        self._timer = None
+        self._timer, self._timer_at = None, inf
         self.run()
 
     def soon(self) -> None:
