@@ -581,6 +581,24 @@ static void hears_of_what_comes(void) {
 
 static void test_a_look_after_a_settled_sleep_finds_what_has_come(void) { both_ways(hears_of_what_comes); }
 
+/* It lets others run and looks, and does not come back behind the message: the engine finds out, and serves the peer. */
+static void lets_others_run_and_computes(void) {
+    for (int round = 1; round <= ROUNDS; round++) {
+        struct rnic_wc wc;
+        say(&seats[0], 1);
+        for (uint64_t limit = hang(); here.ops->poll_cq(seats[0].cq, 1, &wc) == 0;) {
+            CHECK(run_clock() < limit);
+            drive->give_way(here.ctx);
+        }
+        CHECK_EQ(wc.status, RNIC_WC_SUCCESS);
+        live_post_recv(&here, seats[0].qp, 0, 0, 8);
+        served(1);
+        peer_is_served();
+    }
+}
+
+static void test_a_peer_is_served_behind_a_thread_that_has_let_others_run(void) { both_ways(lets_others_run_and_computes); }
+
 /* ---------------------------------------------------------------- events that another thread's pass raises */
 
 static void raised_by_another(void) {
@@ -693,6 +711,7 @@ int main(void) {
     RUN(test_a_peer_is_served_while_the_program_computes);
     RUN(test_loops_that_sleep_on_the_devices_descriptor_miss_nothing);
     RUN(test_a_look_after_a_settled_sleep_finds_what_has_come);
+    RUN(test_a_peer_is_served_behind_a_thread_that_has_let_others_run);
     RUN(test_an_event_that_another_threads_pass_raises_is_heard);
     RUN(test_a_signal_ends_a_wait_in_both_roles);
 #ifndef __SANITIZE_ADDRESS__ /* which takes the handlers of a cancelled thread for a mistake */

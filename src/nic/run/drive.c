@@ -251,6 +251,7 @@ bool drive_look(struct run *run) {
 
 void drive_give_way(struct run *run) {
     note(run, run_clock());
+    rouse_engine(run); /* the caller may find what it waits for, and not come back */
     sched_yield();
 }
 

@@ -163,15 +163,13 @@ class MessageQueue(Queue):
         _put(self._tagged[waiter.tag], future, waiter)
 
     def _drop(self, future: asyncio.Future[None]) -> None:
-        waiter = self._waiters.pop(future, None)
-        if waiter is None:
-            return
-        if waiter.tag is None:
-            self._untagged.pop(future, None)
-        elif (alike := self._tagged.get(waiter.tag)) is not None:
-            alike.pop(future, None)
-            if not alike:
+        self._untagged.pop(future, None)
+        waiter = self._waiters.get(future)
+        if waiter is not None and waiter.tag in self._tagged:
+            self._tagged[waiter.tag].pop(future, None)
+            if not self._tagged[waiter.tag]:
                 del self._tagged[waiter.tag]
+        self._waiters.pop(future, None)  # last: until then an exception may come, and it is done again
 
     def wake(self) -> bool:
         """Wake the task that takes the first message that one asks for; return whether there is any."""
