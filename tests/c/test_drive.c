@@ -597,7 +597,9 @@ static void lets_others_run_and_computes(void) {
     }
 }
 
-static void test_a_peer_is_served_behind_a_thread_that_has_let_others_run(void) { both_ways(lets_others_run_and_computes); }
+static void test_a_peer_is_served_behind_a_thread_that_has_let_others_run(void) {
+    both_ways(lets_others_run_and_computes);
+}
 
 /* ---------------------------------------------------------------- events that another thread's pass raises */
 
