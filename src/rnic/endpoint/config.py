@@ -47,8 +47,7 @@ class Config(Record):
     probe.
     """
     idle_interval: float | None = 10.0
-    """Seconds without a sign of life after which this end probes the peer, up to an eighth later; None: never.
-    """
+    """Seconds without a sign of life after which this end probes the peer, or an eighth more; None: never."""
     spin: float = 150e-6
     """Seconds, at most 1 ms, for which a waiting call polls before it sleeps; 0: it sleeps at once.
 
