@@ -18,7 +18,7 @@ import numpy
 import pytest
 
 import rnic
-from conn.peers import SLEEPY, WAIT, ends
+from conn.peers import HOST, SLEEPY, WAIT, ends
 from conn.test_buffers import shared
 from conn.test_ends import pair
 from conn.test_interrupts import InterruptError, Raiser, raisers
@@ -514,6 +514,30 @@ def test_tasks_have_batches_of_their_own_at_the_same_time() -> None:
 
             await asyncio.gather(talk(), *(work(seed) for seed in range(4)))
             assert not a._core.machine.operates
+
+    asyncio.run(asyncio.wait_for(main(), WAIT))
+
+
+def test_a_batch_keeps_its_connection() -> None:
+    async def main() -> None:
+        memory = bytearray(SIZE)
+        async with rnic.aio.listen(HOST, 0) as server:
+            there = asyncio.create_task(server.accept())
+
+            async def begin() -> rnic.aio.Batch:
+                conn = await rnic.aio.connect(HOST, server.port)
+                remotes.append(await conn.next_region())
+                return conn.batch()
+
+            remotes: list[Region] = []
+            beginning = asyncio.create_task(begin())
+            b = await there
+            await b.share(memory)
+            async with await beginning as batch:
+                gc.collect()
+                batch.write(b"x", remotes[0])
+            assert memory[:1] == b"x"
+            await asyncio.gather(batch._conn.abort(), b.abort())
 
     asyncio.run(asyncio.wait_for(main(), WAIT))
 

@@ -217,6 +217,23 @@ def test_on_end_waits_until_all_was_received() -> None:
     run(main)
 
 
+def test_on_end_is_called_behind_a_message_that_was_there_already() -> None:
+    """recv() takes it and does not wait; the peer waits for the callback's close(), without a limit."""
+
+    async def main() -> None:
+        async with both() as (here, there):
+            told: list[EndpointError | None] = []
+            here.on_end(told.append)
+            await there.post(b"last")
+            await there.close(wait=False)
+            await until(lambda: here._core.machine.heard_goodbye)
+            assert await here.recv() == b"last"
+            await until(lambda: told)
+            assert told == [None]
+
+    run(main)
+
+
 def test_on_end_is_told_of_a_failure() -> None:
     async def main() -> None:
         async with both() as (here, there):

@@ -79,6 +79,29 @@ async def others_run_beside(call: Callable[[], Coroutine[Any, Any, object]]) -> 
     task.cancel()
 
 
+@pytest.mark.parametrize("tasks", [2, 10])
+def test_tasks_that_give_way_together_have_one_share(tasks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "SECONDS", WAIT)
+
+    async def main() -> None:
+        turn = turn_of(asyncio.get_running_loop())
+        taken: list[int] = [0]
+
+        async def call() -> None:
+            while len(taken) < 20:
+                await turn.take()
+                taken[-1] += 1
+
+        calls = [asyncio.create_task(call()) for _ in range(tasks)]
+        while len(taken) < 20:
+            await asyncio.sleep(0)
+            taken.append(0)
+        await asyncio.gather(*calls)
+        assert max(taken) <= CALLS + tasks
+
+    run(main())
+
+
 def test_the_share_of_a_turn_is_so_many_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "SECONDS", WAIT)
 

@@ -193,7 +193,7 @@ with rnic.listen("127.0.0.1", 0) as server:
 def test_with_one_processor_others_have_it_before_a_sleep_and_then_it_sleeps(
     face: str, tmp_path: Path
 ) -> None:
-    """A yield lets the program that is to answer run; a wait in vain yields a few times, and never again."""
+    """A wait in vain yields four or eight times, fewer beside other programs, and then sleeps."""
     need_strace()
     trace = tmp_path / "trace"
     with (tmp_path / "marks").open("wb") as marks:
@@ -213,4 +213,4 @@ def test_with_one_processor_others_have_it_before_a_sleep_and_then_it_sleeps(
     waited = text[text.index('"begin"') : text.index('"end"')].splitlines()
     main = text.split(maxsplit=1)[0]
     yields = sum(line.startswith(f"{main} ") and "sched_yield" in line for line in waited)
-    assert 0 < yields <= 40
+    assert yields <= 20

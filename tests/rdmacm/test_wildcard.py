@@ -27,7 +27,7 @@ from rnic.rdmacm import CmId, EventChannel, EventType, IdState, Option, PortSpac
 from rnic.rdmacm.everywhere import DoorService
 from rnic.rdmacm.ibcm import door as door_of
 from rnic.rdmacm.ibcm import ear as ear_of
-from rnic.rdmacm.ibcm import handing
+from rnic.rdmacm.ibcm import handing, outbox
 from rnic.rdmacm.iwcm.guests import guests
 from rnic.rdmacm.registry import registry
 from rnic.wire import GSI_QKEY, CmMessage, Dreq, Rej, Req, SidrReq, service_id
@@ -577,6 +577,30 @@ def test_requests_wait_for_room_and_nobody_waits_for_it() -> None:
             hear_all()
             assert [box.recv(4096)[handing.HEADER.size :] for _ in requests] == requests
             hear_all()
+        until(lambda: not door()._outbox._boxes, "what waits for a process is given up with it")
+
+
+@pytest.mark.usefixtures("net")
+def test_names_that_nobody_reads_keep_no_request_from_others() -> None:
+    """A stranger may have as many names as it likes, and their mailboxes stay full."""
+    with EventChannel() as channel, create_id(channel, timing=FAST) as listener, ExitStack() as stack:
+        listener.bind_addr(("0.0.0.0", 0))
+        listener.listen()
+        for number in range(2 * outbox._NAMES):
+            mute = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+            mute.bind(f"\0rnic/test/mute/{os.getpid()}/{number}")
+            with registry.lock:
+                for _ in range(300):
+                    assert door()._outbox.send(b"?", mute.getsockname().decode())
+        assert len(door()._outbox._boxes) == outbox._NAMES
+        heard = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        heard.settimeout(WAIT)
+        heard.bind(f"\0rnic/test/heard/{os.getpid()}")
+        with registry.lock:
+            assert door()._outbox.send(b"request", heard.getsockname().decode())
+            assert not door()._outbox.send(b"request", f"\0rnic/test/nobody/{os.getpid()}")
+        assert heard.recv(64) == b"request"
+        stack.close()
         until(lambda: not door()._outbox._boxes, "what waits for a process is given up with it")
 
 

@@ -151,7 +151,7 @@ def move(a: Side, b: Side, opcode: WROpcode, rounds: int) -> None:
                 post(wc.wr_id)
 
 
-QUIET = {"tx_errors": 0, "timeouts": 0, "nak_seq_sent": 0, "implied_naks": 0, "requests_resent": 0}
+QUIET = {"tx_errors": 0, "timeouts": 0, "nak_seq_sent": 0, "implied_naks": 0}
 
 
 @pytest.mark.parametrize("mbit", [200, 1000])
@@ -170,6 +170,8 @@ def test_many_queue_pairs_share_a_slow_link_without_a_loss(
         lost = any(link.overflowed(end) for end in (0, 1))  # and was asked for again
         for side in (a, b):
             assert lost or side.counted(*QUIET) == QUIET
+            # In the first ms nobody knows that the link is slow, or an end has had no processor for long.
+            assert lost or side.ctx.counters().requests_resent <= qps // 16
         sender = a if opcode is WROpcode.RDMA_WRITE else b
         assert sender.ctx.counters().tx_waits > 0, "the link was slower than its sender"
         assert [link.dropped(end) for end in (0, 1)] == [0, 0]

@@ -73,7 +73,7 @@ struct nic {
     struct srq **xrc_srqs; /* see qp/xrc.h; NULL: there has been none */
     struct raw_net *raw;   /* of RAW_PACKET queue pairs; NULL: there is none */
     uint64_t answered;     /* when a peer has last answered any of the queue pairs by a link, */
-    uint64_t slowest;      /* and the longest that such an answer has lately taken, ns */
+    uint64_t slowest;      /* and by how much such an answer was late of late, at most, ns */
     uint64_t late;         /* so long this host has lately kept the device waiting: its peers, too, it may be */
     bool unread;           /* answers may lie in a socket or a lane: what they answer is not given up */
     uint64_t ack_hold;     /* ns that an ACK of a receive may wait for the application's answer; 0: it does not poll */

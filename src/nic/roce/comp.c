@@ -48,6 +48,17 @@ void comp_locals(struct qp *qp) {
 
 /* ---------------------------------------------------------------- windows and times */
 
+/* How much longer than its queue pair is used to an answer has taken: the link makes them wait, not a peer that is far away.  What
+ * may answer a repetition tells nothing of that. */
+static void note_slowness(const struct qp *qp, uint64_t sample) {
+    const struct requester *req = &rc_of(qp)->req;
+    struct nic *nic = qp->nic;
+    if (way_is_bare(&qp->way) || req->probes || req->rewound)
+        return;
+    uint64_t over = sample > req->srtt ? sample - req->srtt : 0; /* the first: all of it, it may be such a link */
+    nic->slowest = over > nic->slowest ? over : nic->slowest - (nic->slowest - over) / 8;
+}
+
 /* Any answer to the timed packet or to a later one tells, also one that shows a loss: without a round trip time, each of
  * the answers that follow a lost one would count as a loss of its own. */
 static void measure(struct qp *qp, uint32_t psn, uint64_t now) {
@@ -59,10 +70,9 @@ static void measure(struct qp *qp, uint32_t psn, uint64_t now) {
         return;
     uint64_t sample = now - req->timed_at;
     bool first = !req->srtt;
+    note_slowness(qp, sample);
     req->srtt = first || req->guessed ? sample : req->srtt - req->srtt / 8 + sample / 8;
     req->guessed = first && req->probes;
-    if (!way_is_bare(&qp->way))
-        qp->nic->slowest = sample > qp->nic->slowest ? sample : qp->nic->slowest - (qp->nic->slowest - sample) / 8;
 }
 
 /* What one cache holds is enough for a peer that answers at once; where answers take long, more is under way. */

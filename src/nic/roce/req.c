@@ -396,6 +396,7 @@ void req_probe(struct qp *qp, uint64_t now) {
     if (write_packet(qp, wqe, i, span, true) != SENT) /* a retry will find out */
         return;
     qp_charge(qp, before, now);
+    req->unasked = 0; /* it has asked: what follows does not put the timer off */
     req->probed_part = part;
     /* Were the wait for a lost answer a round trip, each loss would make the next one longer.  But what brings many packets
      * must not be asked for again and again, as long as it is not known how slow the wire is. */

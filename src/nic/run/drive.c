@@ -250,8 +250,11 @@ bool drive_look(struct run *run) {
 }
 
 void drive_give_way(struct run *run) {
-    note(run, run_clock());
-    rouse_engine(run); /* the caller may find what it waits for, and not come back */
+    uint64_t now = run_clock();
+    if (now < atomic_load(&run->driven_at) + ENGINE_LEAVES_NS) { /* as for a loop */
+        note(run, now);
+        rouse_engine(run); /* the caller may find what it waits for, and not come back */
+    }
     sched_yield();
 }
 

@@ -312,7 +312,10 @@ static bool soft_settle(struct rnic_context *ctx) {
     return atomic_load(&dev_of(ctx)->dead) || drive_settle(&dev_of(ctx)->run);
 }
 
-static void soft_give_way(struct rnic_context *ctx) { drive_give_way(&dev_of(ctx)->run); }
+static void soft_give_way(struct rnic_context *ctx) {
+    if (!atomic_load(&dev_of(ctx)->dead))
+        drive_give_way(&dev_of(ctx)->run);
+}
 
 static bool soft_has(struct rnic_cq *cq) { return !cq_empty((struct cq *)cq); }
 

@@ -23,6 +23,7 @@ cdef class Machine(Operating):
     cdef int awaits             # what a call waits for
     cdef uint64_t mark          # its tag, or the message that is to leave its buffer,
     cdef Result operation       # or the operation that is to end
+    cdef bint idle              # its sleep has ended by the time: it goes on without another look
     cdef bint failing           # step() has told of a work request that failed
     cdef Spin spin
     cdef readonly bint armed    #: The queue was armed: its channel has an event, or will.
@@ -86,23 +87,23 @@ cdef class Machine(Operating):
     cdef int look_for(self) except? -1:
         cdef int64_t began = now_ns(), spin = self.spin.now(began)
         if spin == 0:
-            return self.look_between(began) if self.drive is not NULL and self.spin.may_yield(began) else 0
+            return self.look_between() if self.drive is not NULL and self.spin.may_yield(began) else 0
         got = self.look_until(spin)
         self.spin.note(got != 0, now_ns())
         return got
 
-    cdef int look_between(self, int64_t began) except? -1:
+    cdef int look_between(self) except? -1:
         """Let other programs have the processor, and look what they have sent."""
         cdef int got = 0
-        cdef int64_t before = began, now = began
+        cdef int64_t before = 0, now = 0
         self.busy = True
         self.enter()
         with nogil:
             for _ in range(YIELDS):
-                before = now
+                before = now_ns()
                 self.drive.give_way(self.qp.ctx.p)
-                got = msg_poll(self.p)
                 now = now_ns()
+                got = msg_poll(self.p)
                 if got != 0 or now - before > AWAY_NS:
                     break
         self.leave()
@@ -226,6 +227,7 @@ cdef class Machine(Operating):
     cdef bint wait(self, double until) except -1:
         cdef int rc
         self.need("poll_cq")
+        self.idle = False
         while not self.has_come():
             rc = self.move_on()
             if self.has_come():
@@ -236,7 +238,7 @@ cdef class Machine(Operating):
                 PyErr_CheckSignals()
                 if now_ns() >= until * 1e9:
                     return False
-            elif self.look_for() <= 0:
+            elif self.idle or self.look_for() <= 0:
                 if now_ns() >= until * 1e9 or not self.sleep(self.sleeps_until(until)):
                     return False
                 self.spin.note_wait()
@@ -276,6 +278,7 @@ cdef class Machine(Operating):
             rc = self.drive.wait_cq(queues, 2, self.cq.channel.p.fd, <uint64_t>due, goes_on)
         self.leave()
         self.cq.channel.calls -= 1
+        self.idle = rc == 0 and now_ns() >= due
         PyErr_CheckSignals()
         self.need_all("recv")
         if rc == -EAGAIN:

@@ -124,6 +124,8 @@ class Connection(Face):
         """The message is in the machine's hand, perhaps after a look for a moment."""
         machine = self._core.machine
         if machine.take(tag):
+            if machine.heard_goodbye:
+                self._pump.soon()  # on_end() may wait for this one
             return True
         if self._core.gone:
             self._core.messages.raise_none(tag)
@@ -217,8 +219,10 @@ class Connection(Face):
         process of this host is stopped in the middle of a copy. Then that is done later; a further call tells
         whether.
         """
-        self._core.sharing.revoke(region)
-        self._pump.run()
+        try:
+            self._core.sharing.revoke(region)
+        finally:
+            self._pump.run()
 
     async def next_region(self) -> Region:
         """Wait for the next region that the peer shares, and return it; each region is returned once."""
@@ -399,7 +403,7 @@ class Batch(BatchFace):
 
     def __init__(self, conn: Connection) -> None:
         super().__init__(conn._core, "async with")
-        self._pump = conn._pump
+        self._conn, self._pump = conn, conn._pump  # a connection that nobody has is given back
 
     async def __aenter__(self) -> Self:
         self.begin()

@@ -45,13 +45,15 @@ class Driver:
         for pump in self._pumps:
             pump.core.machine.look_at_device()
             break
-        if len(self._pumps) <= FEW:
-            for pump in list(self._pumps):
-                if pump in self._pumps and pump.core.machine.ready:
-                    pump.on_news()
-        if loop is not None:
-            # Behind the tasks that have been woken, whose answers take ACKs along.
-            loop.call_soon(self._settle)
+        try:
+            if len(self._pumps) <= FEW:
+                for pump in list(self._pumps):
+                    if pump in self._pumps and pump.core.machine.ready:
+                        pump.on_news()
+        finally:
+            if loop is not None:
+                # Behind the tasks that have been woken, whose answers take ACKs along.
+                loop.call_soon(self._settle)
 
     def _settle(self) -> None:
         loop = self._loop()

@@ -107,9 +107,12 @@ class Pump:
 
     def _goes_on(self) -> bool:
         """Pump while nothing but messages and results come; False: there may be more to do."""
-        if not (self._calm and self._has_asked() and self.core.channel.peek() is None):
+        core = self.core
+        if not self._calm or core.gone or core.leaving != core.looked:
             return False
-        if (due := self.core.machine.step_on()) is None:
+        if not self._has_asked() or core.channel.peek() is not None:
+            return False
+        if (due := core.machine.step_on()) is None:
             return False
         self._wake()
         self._set_timer(due)
@@ -194,7 +197,8 @@ class Pump:
         elif self.core.busy or self._failures:
             self._again = self._loop.call_soon(self._run_soon)
         else:
-            self._calm = self.core.due is None and self.core.machine.established
+            core = self.core
+            self._calm = core.due is None and core.machine.established and core.leaving == core.looked
             if (due := self.core.deadline()) is not None:
                 self._set_timer(due)
 

@@ -221,6 +221,7 @@ class Turn:
         self._calls = 0
         self._until = 0.0
         self._looked = 0
+        self._turned = 0
 
     def may_look(self, connection: object) -> bool:
         """Whether a call may look for a message before it waits: only if no other connection's call has come
@@ -243,13 +244,16 @@ class Turn:
 
     async def give_way(self) -> None:
         """Wait for the loop's next turn, and count the call there."""
+        turned = self._turned
         await asyncio.sleep(0)
-        self.has_come()
+        if self._turned == turned:  # the first of those that gave way together
+            self.has_come()
         self.is_used_up()
 
     def has_come(self) -> None:
         """The loop has turned."""
         self._calls = 0
+        self._turned += 1
 
 
 _turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Turn] = weakref.WeakKeyDictionary()

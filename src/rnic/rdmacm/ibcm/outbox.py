@@ -11,7 +11,7 @@ from __future__ import annotations
 import select
 import socket
 from collections import deque
-from errno import ENOBUFS
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from rnic.log import Log
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _log = Log("rnic.rdmacm")
 
 _EACH = 1024  # messages that wait for one name: the oldest are lost first
-_NAMES = 16  # others may have names, and never read what comes there
+_NAMES = 16  # names for which messages wait: others may have some, and never read; the oldest is given up first
 
 
 class Outbox:
@@ -35,25 +35,35 @@ class Outbox:
     def send(self, message: bytes, name: str) -> bool:
         """Send a message to a name, now or when there is room. False: nobody has the name."""
         try:
-            (self._boxes.get(name) or self._open(name)).put(message)
+            if (box := self._boxes.get(name)) is not None:
+                box.put(message)
+            else:
+                self._begin(message, name)
         except ConnectionRefusedError:
             return False
         except OSError as error:
             _log.info("a request is lost: %s", error)
         return True
 
-    def _open(self, name: str) -> _Box:
-        if len(self._boxes) == _NAMES:
-            raise OSError(ENOBUFS, "too many processes do not read their requests")
-        box = self._boxes[name] = _Box(self, name)
-        self._reactor.watch(box, select.EPOLLOUT)
-        return box
+    def _begin(self, message: bytes, name: str) -> None:
+        box = _Box(self, name)
+        try:
+            box.put(message)
+            if not box.waits:
+                return
+            while len(self._boxes) >= _NAMES:
+                self.done(next(iter(self._boxes.values())))
+            self._reactor.watch(box, select.EPOLLOUT)
+            self._boxes[name] = box
+        finally:
+            if self._boxes.get(name) is not box:
+                box.sock.close()
 
     def done(self, box: _Box) -> None:
-        """Nothing waits there any more."""
-        del self._boxes[box.name]
-        self._reactor.unwatch(box)
-        box.sock.close()
+        """Nothing waits there any more, or it is given up."""
+        if self._boxes.pop(box.name, None) is not None:
+            self._reactor.unwatch(box)
+            box.sock.close()
 
 
 class _Box:
@@ -74,20 +84,29 @@ class _Box:
         """The descriptor."""
         return self.sock.fileno()
 
+    @property
+    def waits(self) -> bool:
+        """There are messages that have not been sent."""
+        return bool(self._waiting)
+
     def put(self, message: bytes) -> None:
-        """Send a message behind those that wait."""
+        """Send a message, behind those that wait."""
         self._waiting.append(message)
         if len(self._waiting) == 1:
-            self.ready(select.EPOLLOUT)
+            self._send()
+
+    def _send(self) -> None:
+        with suppress(BlockingIOError):
+            while self._waiting:
+                self.sock.send(self._waiting[0])
+                self._waiting.popleft()
 
     def ready(self, _events: int) -> None:
         """There may be room, or nobody has the name any more."""
         try:
-            while self._waiting:
-                self.sock.send(self._waiting[0])
-                self._waiting.popleft()
-        except BlockingIOError:
-            return
+            self._send()
         except OSError as error:
             _log.info("requests are lost: %s", error)
-        self._outbox.done(self)
+            self._waiting.clear()
+        if not self._waiting:
+            self._outbox.done(self)
