@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _log = Log("rnic.rdmacm")
 
 _EACH = 1024  # messages that wait for one name: the oldest are lost first
-_NAMES = 16  # names for which messages wait: others may have some, and never read; the oldest is given up first
+_NAMES = 16  # for which messages wait: others may have names, and never read; the oldest is given up
 
 
 class Outbox:
