@@ -581,7 +581,7 @@ static void hears_of_what_comes(void) {
 
 static void test_a_look_after_a_settled_sleep_finds_what_has_come(void) { both_ways(hears_of_what_comes); }
 
-/* It lets others run and looks, and does not come back behind the message: the engine finds out, and serves the peer. */
+/* A thread lets others run and looks, and does not come back behind the message: the engine finds out, and serves the peer. */
 static void lets_others_run_and_computes(void) {
     for (int round = 1; round <= ROUNDS; round++) {
         struct rnic_wc wc;

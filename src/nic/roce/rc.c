@@ -189,7 +189,7 @@ static void timer(struct qp *qp, uint64_t now) {
 
 static void not_left(struct qp *qp, uint64_t now) { rc_of(qp)->req.progress = now; }
 
-/* As after a return to una, or in the middle of a message. */
+/* Packets are under way that ask for no answer, and another one follows: after a return to una, or in the middle of a message. */
 static bool has_not_asked(struct qp *qp) {
     const struct requester *req = &rc_of(qp)->req;
     return req_outstanding(req) && !req_has_asked(req) && req_goes_on(qp);

@@ -32,10 +32,10 @@
 #define LATE_MEMORY 16      /* a delay is remembered so many times as long as it was */
 #define LINGER_NS 50000     /* after the last packet: falling asleep and being woken would take as long */
 #define SLICE_NS 100000     /* the shortest that there is */
-#define YIELDED_NS 5000     /* a yield that takes longer has let somebody else run; */
-#define YIELDED_OFTEN 2     /* so many in a row, or a long one, were not for a thread of our own that had to look up: */
-#define YIELDED_LONG_NS 200000
-#define CROWDED_NS 10000000 /* nobody is kept waiting for so long: it may be who was just woken */
+#define YIELDED_NS 5000     /* a yield that takes longer has let another thread run, perhaps one of ours that looked up; */
+#define YIELDED_OFTEN 2     /* so many of these in a row, */
+#define YIELDED_LONG_NS 200000 /* or one of this length, let another program run: */
+#define CROWDED_NS 10000000 /* it is not kept waiting for so long, as it may be the peer that was just woken */
 
 static void epoll_set(int set, int fd, uint32_t events) {
     struct epoll_event e = {.events = events, .data = {.fd = fd}};
