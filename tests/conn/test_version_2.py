@@ -438,7 +438,7 @@ def test_statistics_of_another_thread_leave_a_call_as_it_is() -> None:
         got: list[bytes] = []
         waiting = threading.Thread(target=lambda: got.append(a.recv(WAIT)))
         waiting.start()
-        until(lambda: a._core.machine.busy, "it waits")
+        until(lambda: a._inside is not None, "it waits")
         assert a.statistics().messages_received == 2
         b.send(b"y", WAIT)
         waiting.join(WAIT)
