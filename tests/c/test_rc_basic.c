@@ -468,6 +468,35 @@ static void an_ack_waits_for_the_answer_that_it_can_ride_with(void) {
     pair_close(&p);
 }
 
+/* Who sees a WRITE in its memory and answers polls for the answer's own ACK then: there it finds the next WRITE, too, if that one
+ * comes first. */
+static void the_ack_of_a_write_waits_for_a_program_that_has_answered_one(void) {
+    pair_open(&p, .ack_hold = 50 * US);
+    post_write(&p.a, 1, 0, 0, 8);
+    fabric_settle(&p.f);
+    CHECK_EQ(fabric_count(&p.f, p.b.node, 0, ROCE_RC_ACK), 1); /* at once: it has answered none yet */
+    post_write(&p.b, 1, 0, 0, 8);
+    fabric_settle(&p.f);
+    post_write(&p.a, 2, 0, 0, 8);
+    CHECK(!fabric_run(&p.f, p.f.now + 30 * US));
+    CHECK_EQ(fabric_count(&p.f, p.b.node, 0, ROCE_RC_ACK), 1);
+    post_write(&p.b, 2, 0, 0, 8);
+    CHECK_EQ(fabric_count(&p.f, p.b.node, 0, ROCE_RC_ACK), 2); /* beside the answer */
+    CHECK_EQ(p.f.log[p.f.logged - 1].at, p.f.log[p.f.logged - 2].at);
+    fabric_settle(&p.f);
+    WANT(p.a.send_cq, 1, SUCCESS);
+    WANT(p.a.send_cq, 2, SUCCESS);
+    uint64_t start = p.f.now; /* one without an answer is acknowledged late, the next one at once */
+    post_write(&p.a, 3, 0, 0, 8);
+    fabric_settle(&p.f);
+    CHECK_EQ(p.f.now - start, 70 * US);
+    start = p.f.now;
+    post_write(&p.a, 4, 0, 0, 8);
+    fabric_settle(&p.f);
+    CHECK_EQ(p.f.now - start, 20 * US);
+    pair_close(&p);
+}
+
 static void silent_write(struct end *e) {
     post(e, (struct rnic_send_wr){.opcode = RNIC_WR_RDMA_WRITE, SGL(SGE(e, 0, 8)), REMOTE(e->peer, 0)});
 }
@@ -827,6 +856,7 @@ int main(void) {
     RUN(a_full_queue_refuses_the_rest_of_a_chain);
     RUN(both_ends_send_at_once);
     RUN(an_ack_waits_for_the_answer_that_it_can_ride_with);
+    RUN(the_ack_of_a_write_waits_for_a_program_that_has_answered_one);
     RUN(what_completes_silently_asks_for_no_ack_of_its_own);
     RUN(a_silent_message_asks_when_receives_run_short);
     RUN(a_lost_silent_message_is_repeated);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "base/fail.h"
-#include "roce/roce.h"
+#include "roce/resp.h"
 
 /* Between two looks at a peer that is inside a copy: twice as long each time. */
 #define LINGER_NS 50000
@@ -105,6 +105,8 @@ static bool next(struct qp *qp, uint64_t now) {
     more |= resp_ack_ahead(qp, now);
     if (qp->state == RNIC_QPS_RTS || qp->state == RNIC_QPS_SQD) {
         more |= req_next(qp, now, &sent);
+        if (sent)
+            resp_note_answer(&rc_of(qp)->resp, now);
         comp_halted(qp);
         req_drained(qp);
     }

@@ -182,7 +182,7 @@ static void executed(struct qp *qp, const struct packet *pkt, uint32_t psns, uin
     else
         keep_behind(resp);
     if (pkt->ackreq)
-        resp_want_ack(resp, receive && qp->nic->ack_hold ? ACK_ASKED : ACK_NOW, now);
+        resp_want_ack(resp, (receive || resp->answers) && qp->nic->ack_hold ? ACK_ASKED : ACK_NOW, now);
     else if (ends)
         resp_want_ack(resp, ACK_UNASKED, now);
 }

@@ -15,6 +15,11 @@ static inline void resp_want_ack(struct responder *resp, enum ack_urgency how, u
     resp->ack = how;
 }
 
+/* The program sends something. */
+static inline void resp_note_answer(struct responder *resp, uint64_t now) {
+    resp->answers = now < resp->ack_since + ANSWER_NS;
+}
+
 static inline void resp_want_nak(struct responder *resp, uint8_t syndrome) {
     resp->nak_pending = true;
     resp->nak_sent = true;

@@ -182,6 +182,7 @@ bool resp_ack(struct qp *qp, uint64_t now, bool company) {
     }
     if (!(resp->ack == ACK_ASKED && company) && now < resp_due(qp))
         return false;
+    resp->answers &= resp->ack != ACK_ASKED || company;
     if (!write_ack(qp, AETH_ACK | credit_code(qp), resp->acked))
         return true;
     COUNT(qp, acks_sent);

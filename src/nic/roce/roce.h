@@ -30,6 +30,7 @@
 #define QUEUE_MOST_NS 256000000 /* an answer may stand so long behind others' in a queue, if it is the first one */
 #define QUEUE_SLOW_NS 64000000  /* the same of a later one, at most */
 #define SLOW_NS 1000000   /* a round trip of a peer that is far, or waits for a processor */
+#define ANSWER_NS 100000  /* what is sent so shortly after a message answers it, perhaps */
 #define UNASKED_NS 100000 /* an ACK of messages whose sender has not asked for one waits so long for more of them */
 #define PROBES 8          /* at most, then the transport timer alone */
 #define MAX_REWINDS 10    /* that double the time until the next one */
@@ -120,6 +121,7 @@ struct responder {
 
     enum ack_urgency ack; /* of what waits to be acknowledged */
     uint64_t ack_since;
+    bool answers; /* the program has sent something shortly after the last WRITE: it sees them in its memory, and may do so again */
     /* PSN that an ACK carries: of the last SEND or WRITE packet executed that asked for one or ended a message, or one that is long
      * past.  docs/rooms/transports.md says why it is not of a later one. */
     uint32_t acked;

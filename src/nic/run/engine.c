@@ -26,7 +26,8 @@
 #define LOOKS_SKIPPED 15   /* of them in a row, while the application has the lock */
 #define LEFT_NS 50000      /* an application that polls has not done so for this time, and something has lain there: */
 #define LEFT_LOOKS 2       /* if that is so at each of so many looks, it polls for something else, its memory perhaps, */
-#define LEAVES_NS 50000000 /* and the engine does the work for this time */
+#define LEAVES_NS 50000000 /* and the engine does the work for this time; */
+#define LEFT_HOLD_NS 100000 /* an ACK waits so long for the answer of that application */
 #define PASSES 16           /* between two looks at who waits for the lock, and at sockets without queue pairs */
 #define LATE_MOST_NS 1000000000ull /* a delay that is longer counts as that: the process was stopped */
 #define LATE_MEMORY 16      /* a delay is remembered so many times as long as it was */
@@ -177,7 +178,7 @@ static uint64_t work(struct run *run) {
     while (more && !atomic_load(&run->stop)) {
         engine_lock(run);
         uint64_t began = run_clock();
-        run->nic->ack_hold = 0;
+        run->nic->ack_hold = began < atomic_load(&run->left_until) ? LEFT_HOLD_NS : 0;
         for (int i = 0; more && i < PASSES && (i == 0 || !atomic_load(&run->waiting)); i++) {
             uint64_t now = run_clock();
             source_timers(run, now);
