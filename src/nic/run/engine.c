@@ -28,6 +28,8 @@
 #define LEFT_LOOKS 2       /* if that is so at each of so many looks, it polls for something else, its memory perhaps, */
 #define LEAVES_NS 50000000 /* and the engine does the work for this time; */
 #define LEFT_HOLD_NS 100000 /* an ACK waits so long for the answer of that application */
+#define STEADY_LOOKS 8     /* so many looks that have found it at work make the next ones rarer, */
+#define APART_MOST 8       /* so many times at most */
 #define PASSES 16           /* between two looks at who waits for the lock, and at sockets without queue pairs */
 #define LATE_MOST_NS 1000000000ull /* a delay that is longer counts as that: the process was stopped */
 #define LATE_MEMORY 16      /* a delay is remembered so many times as long as it was */
@@ -214,6 +216,7 @@ static void take_back(struct run *run) {
     engine_lock(run);
     arm(run, SLEEPER_ENGINE);
     run_unlock(run);
+    run->steady = 0;
 }
 
 /* Also for a socket that has got its first queue pair, or lost its last.  Under the lock. */
@@ -255,6 +258,7 @@ static bool lock_to_look(struct run *run, bool asked) {
 static void look_up(struct run *run, bool input) {
     uint64_t now = run_clock();
     bool absent = is_absent(run, now);
+    run->steady = absent ? 0 : run->steady + 1;
     if (!lock_to_look(run, input || absent)) {
         note_look(run, now, false);
         return;
@@ -284,9 +288,16 @@ static bool memory_asleep(struct run *run, bool asleep) {
     return may;
 }
 
+/* Each look interrupts the program where no processor is free. One that has been at it for long is looked at more rarely. */
+static uint64_t looks_apart(const struct run *run) {
+    uint64_t apart = 1 + run->steady / STEADY_LOOKS, least = run->moves ? 2 : 1;
+    apart = apart > least ? apart : least;
+    return (apart < APART_MOST ? apart : APART_MOST) * ENGINE_LOOKS_NS;
+}
+
 /* When to look up. A thread that waits for long needs no look: it does all that is due. */
 static uint64_t looks_up_at(struct run *run, uint64_t now) {
-    uint64_t soon = now + (run->moves ? 2 : 1) * ENGINE_LOOKS_NS, at = soon;
+    uint64_t soon = now + looks_apart(run), at = soon;
     if (run->lasting > LASTING_LOOKS) {
         engine_lock(run);
         at = first_timer(run, now + LONGEST_NS);

@@ -120,7 +120,8 @@ struct run {
     _Atomic uint32_t inside;       /* threads in drive_wait(), */
     _Atomic bool closes;           /* which they are to leave */
     uint32_t seen_drives, lasting; /* the engine's own: looks in a row that have found the same thread waiting; */
-    bool moves;                    /* threads have come and gone since the last look */
+    bool moves;                    /* threads have come and gone since the last look; */
+    uint32_t steady;               /* looks since one that has found the program gone */
     _Atomic bool stop;
     _Atomic uint32_t in_vain;    /* polls since one found something, without the short looks */
     _Atomic uint32_t calm;       /* polls that need look at memory alone */
