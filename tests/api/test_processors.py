@@ -56,14 +56,32 @@ def test_the_least_of_the_limits_of_nested_groups_counts(
         ("0::/a\n", 1),
         ("0::/a:b\n", 1.5),
         ("4:cpu,cpuacct:/a\n3:memory:/a\n0::/a\n", 1),
-        ("4:cpu,cpuacct:/a\n3:memory:/a\n1:name=systemd:/a\n", 0),
+        ("4:cpuset:/a\n3:memory:/a\n1:name=systemd:/a\n", 0),
         ("", 0),
         ("nonsense\n", 0),
     ],
 )
-def test_the_group_is_that_of_version_2(tmp_path: Path, own: str, found: float) -> None:
+def test_the_group_of_version_2_is_the_one_that_counts(tmp_path: Path, own: str, found: float) -> None:
     limits = {"": "200000 100000", "a": "100000 100000", "a:b": "150000 100000"}
     assert quota(tmp_path, own, limits) == found
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "found"),
+    [
+        ("/a/b", {"a/b/cpu.cfs_quota_us": "150000", "a/b/cpu.cfs_period_us": "100000"}, 1.5),
+        ("/a/b", {"a/b/cpu.cfs_quota_us": "-1", "a/b/cpu.cfs_period_us": "100000"}, 0),
+        ("/a/b", {"a/cpu.cfs_quota_us": "50000", "a/cpu.cfs_period_us": "100000"}, 0.5),
+        ("/docker/1", {"cpu.cfs_quota_us": "200000", "cpu.cfs_period_us": "100000"}, 2),  # a container sees its own
+        ("/a/b", {"a/b/cpu.cfs_quota_us": "150000"}, 0),
+    ],
+)
+def test_version_1_has_two_files(tmp_path: Path, own: str, files: dict[str, str], found: float) -> None:
+    for name, text in files.items():
+        at = tmp_path / "cgroup" / "cpu,cpuacct" / name
+        at.parent.mkdir(parents=True, exist_ok=True)
+        at.write_text(f"{text}\n")
+    assert quota(tmp_path, f"5:memory:{own}\n4:cpu,cpuacct:{own}\n1:name=systemd:/\n", {}) == found
 
 
 def test_a_system_without_control_groups_has_no_limit(tmp_path: Path) -> None:

@@ -22,24 +22,38 @@ cdef extern from "<sys/resource.h>" nogil:
 cdef double the_quota = -1  # processors that the control group allows; 0: no limit, -1: not known yet
 
 
+def quota_of(folder):
+    """How many processors' time one control group allows: by version 2's cpu.max, or version 1's two files; inf: no limit."""
+    limits = []
+    for name in ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"):
+        try:
+            with open(f"{folder}/{name}") as limit:
+                limits += limit.read().split()
+        except OSError:
+            pass
+    try:
+        most, period = (float(limit) for limit in limits)
+    except ValueError:                      # "max", or there are no such files
+        return INFINITY
+    return most / period if most > 0 and period > 0 else INFINITY
+
+
 def cgroup_quota(root="/sys/fs/cgroup", own="/proc/self/cgroup"):
-    """How many processors' time the control groups of this process allow (cgroups(7), cpu.max); 0: there is no limit."""
-    least = 0.0
+    """How many processors' time the control groups of this process allow (cgroups(7)); 0: there is no limit."""
+    least = INFINITY
     try:
         with open(own) as groups:
-            at = next((line[3:].rstrip("\n") for line in groups if line.startswith("0::")), None)
-        while at is not None:
-            try:
-                with open(f"{root}{at.rstrip('/')}/cpu.max") as limit:
-                    most, period = limit.read().split()
-                if most != "max":
-                    least = min(least or float("inf"), float(most) / float(period))
-            except (OSError, ValueError):
-                pass
-            at = at.rpartition("/")[0] if at not in ("", "/") else None
+            lines = [line.rstrip("\n").split(":", 2) for line in groups if line.count(":") >= 2]
     except (OSError, ValueError):
-        pass
-    return least
+        lines = []
+    for number, controllers, at in lines:
+        if number != "0" and "cpu" not in controllers.split(","):
+            continue
+        tree = root if number == "0" else f"{root}/{controllers}"
+        parts = [part for part in at.split("/") if part]
+        for depth in range(len(parts) + 1):
+            least = min(least, quota_of("/".join((tree, *parts[:depth]))))
+    return 0.0 if least == INFINITY else least
 
 
 def processors():
