@@ -121,6 +121,18 @@ def test_close_has_a_limit_and_the_peer_learns_why() -> None:
             b.send(b"", WAIT)
 
 
+def test_close_tells_of_an_end_that_no_call_has_told_of() -> None:
+    """The messages ended with the peer's goodbye, and then its close() came to its limit."""
+    with pair() as (a, b):
+        a.send(b"perhaps lost")
+        with pytest.raises(AbortedError, match="goodbyes"):
+            b.close(0.2)
+        assert list(a) == []
+        with pytest.raises(AbortedError, match="goodbyes"):
+            a.close()
+        a.close()
+
+
 def test_an_exception_in_the_block_aborts() -> None:
     with pair() as (a, b):
         with pytest.raises(ZeroDivisionError), a:

@@ -183,7 +183,9 @@ class Pump:
         if self._on_end is None or not (self.core.eof or self.core.ended):
             return
         if self.core.messages.is_spent:
-            self._loop.call_soon(self._on_end, None if self.core.eof else self.core.fault)
+            error = None if self.core.eof else self.core.fault
+            self.core.told |= error is not None
+            self._loop.call_soon(self._on_end, error)
             self._on_end = None
         elif again:  # recv() pumps before it gives the last message out
             self._loop.call_soon(self._tell_end, False)

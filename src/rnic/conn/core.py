@@ -72,7 +72,9 @@ class Core:
         self.broken: EndpointError | None = None
         """A mistake in rnic that ended the connection."""
         self.error: EndpointError | None = None
-        """What has ended the connection, once a call was told; None: nothing, or both said goodbye."""
+        """What has ended the connection; None: nothing, or both said goodbye."""
+        self.told = False
+        """The program has been told of the error: a call has raised it, or on_end() has passed it on."""
         self.released = False
         """release() has begun.  When it is done, `given_back` is true."""
         self.gone = False
@@ -198,6 +200,7 @@ class Core:
         """Raise the error that ended the connection, if it has ended."""
         self.error = self.error or self.fault
         if self.error is not None:
+            self.told = True
             raise type(self.error)(str(self.error), self.error.reason) from self.error.__cause__
         if self.released or self.state is State.CLOSED:
             raise ClosedError("the connection is closed")

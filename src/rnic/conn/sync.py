@@ -161,7 +161,7 @@ class Connection(Remote):
             return
         self._enter("close", timeout)
         try:
-            known = core.released or core.error is not None
+            known = core.released or core.told
             core.close(timeout)
             self._end(None if timeout is None else timeout + GRACE, "close")
         finally:
