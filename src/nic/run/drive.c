@@ -48,7 +48,9 @@ static bool begin(struct run *run) {
 }
 
 /* An engine that sleeps for long would not know of the timers that a program may set from now on. */
-static void rouse_engine(struct run *run) { engine_wake_for(run, atomic_load(&run->driven_at) + 3 * ENGINE_LOOKS_NS); }
+static void rouse_engine(struct run *run) {
+    engine_wake_for(run, atomic_load(&run->driven_at) + ENGINE_RARE_NS + ENGINE_LOOKS_NS);
+}
 
 /* Whoever waits drives next, if nobody does. */
 static void pass_turn(struct run *run) {

@@ -28,8 +28,7 @@
 #define LEFT_LOOKS 2       /* if that is so at each of so many looks, it polls for something else, its memory perhaps, */
 #define LEAVES_NS 50000000 /* and the engine does the work for this time; */
 #define LEFT_HOLD_NS 100000 /* an ACK waits so long for the answer of that application */
-#define STEADY_LOOKS 8     /* so many looks that have found it at work make the next ones rarer, */
-#define APART_MOST 8       /* so many times at most */
+#define STEADY_LOOKS 8     /* so many looks that have found it at work make the next ones rarer */
 #define PASSES 16           /* between two looks at who waits for the lock, and at sockets without queue pairs */
 #define LATE_MOST_NS 1000000000ull /* a delay that is longer counts as that: the process was stopped */
 #define LATE_MEMORY 16      /* a delay is remembered so many times as long as it was */
@@ -290,9 +289,9 @@ static bool memory_asleep(struct run *run, bool asleep) {
 
 /* Each look interrupts the program where no processor is free. One that has been at it for long is looked at more rarely. */
 static uint64_t looks_apart(const struct run *run) {
-    uint64_t apart = 1 + run->steady / STEADY_LOOKS, least = run->moves ? 2 : 1;
-    apart = apart > least ? apart : least;
-    return (apart < APART_MOST ? apart : APART_MOST) * ENGINE_LOOKS_NS;
+    uint64_t steady = 1 + run->steady / STEADY_LOOKS, least = run->moves ? 2 : 1;
+    uint64_t apart = (steady > least ? steady : least) * ENGINE_LOOKS_NS;
+    return apart < ENGINE_RARE_NS ? apart : ENGINE_RARE_NS;
 }
 
 /* When to look up. A thread that waits for long needs no look: it does all that is due. */

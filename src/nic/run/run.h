@@ -217,6 +217,7 @@ void engine_give_way(struct run *run);
 void engine_take_over(struct run *run); /* the application is going to wait: sockets are the engine's again */
 
 #define ENGINE_LOOKS_NS 500000 /* how often the engine looks up while a program does its work, */
+#define ENGINE_RARE_NS 4000000 /* and how rarely when that one has been at it for long, */
 #define ENGINE_LEAVES_NS 5000000 /* and for how long after a thread has driven: it comes back */
 
 /* drive.c: what a thread waits for */
