@@ -19,7 +19,7 @@ import rnic
 from conn.peers import HOST, SLEEPY, WAIT, peer, settle
 from conn.test_ends import pair
 from rnic import SGE, AccessFlags, SendFlags, SendWR, WROpcode
-from rnic.endpoint import Config, EndpointError, LostError, Region
+from rnic.endpoint import AbortedError, Config, EndpointError, LostError, Region
 from rnic.rdmacm.again import again
 from waiting import until
 
@@ -269,6 +269,8 @@ def test_a_withdrawal_does_not_end_while_the_region_is_open() -> None:
             with pytest.raises(EndpointError):
                 await waits
             busy.left = 0
+            with pytest.raises(AbortedError):  # no call has told of it
+                await b.close()
 
     asyncio.run(main())
 
