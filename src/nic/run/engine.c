@@ -20,7 +20,7 @@
 #include "base/fail.h"
 #include "run/run.h"
 
-#define LASTING_LOOKS 20    /* a thread that has waited for so many looks waits on: it tells the engine when it does not */
+#define LASTING_LOOKS 4     /* a thread that has waited for so many looks waits on: it tells the engine when it does not */
 #define LONGEST_NS 250000000 /* and it looks up after that time, whatever else it may have missed */
 #define IN_USE_NS 200000    /* an application that polled within this time is still at it */
 #define LOOKS_SKIPPED 15   /* of them in a row, while the application has the lock */
