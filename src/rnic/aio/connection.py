@@ -44,8 +44,9 @@ class Connection(Face):
         """Send a message of any size; returns when all of it is on its way, and the buffer may be changed.
 
         It waits while the peer accepts no messages. If the call is cancelled, the buffer is free, and the
-        peer gets the whole message or nothing of it. `tag` is a number for recv(tag=...), 64 bits; ValueError
-        if the peer's version of rnic is too old for tags.
+        peer gets the whole message or nothing of it. close() tells whether everything has arrived in the
+        peer's memory; only an answer tells that its program has taken it. `tag` is a number for
+        recv(tag=...), 64 bits; ValueError if the peer's version of rnic is too old for tags.
         """
         core, pump = self._core, self._pump
         if pump.turn.is_used_up():
@@ -319,8 +320,11 @@ class Connection(Face):
         return Batch(self)
 
     async def close(self, timeout: float | None = 5.0, *, wait: bool = True) -> None:
-        """Close the connection after everything was sent, and wait until the peer closes its end: then all
-        has arrived.
+        """Close the connection after everything was sent, and wait until all is in the peer's memory and the
+        peer closes its end, too.
+
+        Messages that the peer's program has not taken when it closes its end are dropped, without an error:
+        let it answer what must not get lost, and wait for the answer before close().
 
         `wait=False`: return as soon as all is in the peer's memory. Its program can still receive it; what
         the peer sends from now on is lost, and it gets an error if it does.

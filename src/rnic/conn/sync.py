@@ -45,8 +45,8 @@ class Connection(Remote):
 
         It waits while the peer accepts no messages. After TimeoutError, or another exception from outside,
         the buffer is free, and the peer gets the whole message or nothing of it. close() tells whether
-        everything has arrived. `tag` is a number for recv(tag=...), 64 bits; ValueError if the peer's version
-        of rnic is too old for tags.
+        everything has arrived in the peer's memory; only an answer tells that its program has taken it. `tag`
+        is a number for recv(tag=...), 64 bits; ValueError if the peer's version of rnic is too old for tags.
         """
         core, machine = self._core, self._core.machine
         self._enter("send", timeout)
@@ -150,8 +150,11 @@ class Connection(Remote):
         return -1 if self._core.released else self._core.fileno()
 
     def close(self, timeout: float | None = 5.0) -> None:
-        """Close the connection after everything was sent, and wait until the peer closes its end: then all
-        has arrived.
+        """Close the connection after everything was sent, and wait until all is in the peer's memory and the
+        peer closes its end, too.
+
+        Messages that the peer's program has not taken when it closes its end are dropped, without an error:
+        let it answer what must not get lost, and wait for the answer before close().
 
         If that takes longer than `timeout` seconds, or the connection has failed, it raises EndpointError,
         once. In any case everything is closed.
