@@ -107,7 +107,7 @@ class Connection(Face):
         core, pump, machine = self._core, self._pump, self._core.machine
         wanted = None if tag is ANY else tag
         if wanted is not None:
-            core.messages.check_tag(wanted)
+            core.messages.check_tag(wanted, "recv()")
         if pump.turn.is_used_up():
             await pump.turn.give_way()
         data: bytes
@@ -169,7 +169,7 @@ class Connection(Face):
         """
         core, pump, target = self._core, self._pump, room(buffer)
         if tag is not None:
-            core.messages.check_tag(tag)
+            core.messages.check_tag(tag, "recv_into()")
         if pump.turn.is_used_up():
             await pump.turn.give_way()
         try:

@@ -17,7 +17,7 @@ from rnic.conn.dial import Dial
 from rnic.conn.ending import GRACE
 from rnic.conn.face import ListenerFace, room
 from rnic.conn.handshake import HANDSHAKE_TIMEOUT, MAX_HALF_OPEN, Admit, AnyDevice, Desk, Limits
-from rnic.conn.messages import ANY, AnyTag, check_room, put
+from rnic.conn.messages import ANY, AnyTag, check_number, check_room, put
 from rnic.conn.remote import Remote
 from rnic.conn.waits import sleep
 from rnic.endpoint import Config
@@ -62,6 +62,8 @@ class Connection(Remote):
                 machine.take_back(handle)
                 if isinstance(error, TimeoutError):  # else the next call tells the peer
                     core.pump(monotonic())
+                elif isinstance(error, TypeError):
+                    check_number(tag, "send()")
                 raise
         finally:
             self._inside = None
@@ -83,7 +85,7 @@ class Connection(Remote):
         """
         core, wanted = self._core, None if tag is ANY else tag
         if wanted is not None:
-            core.messages.check_tag(wanted)
+            core.messages.check_tag(wanted, "recv()")
         self._enter("recv", timeout)
         data: bytes
         try:
@@ -124,7 +126,7 @@ class Connection(Remote):
         """
         core, target = self._core, room(buffer)
         if tag is not None:
-            core.messages.check_tag(tag)
+            core.messages.check_tag(tag, "recv_into()")
         self._enter("recv_into", timeout)
         machine = core.machine
         try:
