@@ -78,7 +78,7 @@ async def _connect(
     dial, until = None, after(timeout)
     try:
         async with asyncio.timeout(timeout):
-            dial = Dial(await _hosts(host, port), port, config or Config(), data, device, until)
+            dial = Dial(await _hosts(host, port), port, config, data, device, until)
             try:
                 descriptor = Readable(dial.fileno)
                 while not dial.step(monotonic()):

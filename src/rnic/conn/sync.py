@@ -321,7 +321,7 @@ def connect(
     accepts or refuses. A silent address has its share of the time: 5 of 10 seconds, if one more is left.
     """
     until = after(timeout)
-    dial = Dial(hosts(host, port, "connect"), port, config or Config(), data, device, until)
+    dial = Dial(hosts(host, port, "connect"), port, config, data, device, until)
     try:
         while not dial.step(monotonic()):
             if until is not None and monotonic() >= until:
@@ -364,4 +364,4 @@ def listen(
     iWARP, else the first one of get_device_list() that has the address.
     """
     limits = Limits(backlog, max_connections, max_half_open, handshake_timeout)
-    return Listener(Desk(host, port, config or Config(), limits, admit, device))
+    return Listener(Desk(host, port, config, limits, admit, device))
