@@ -28,7 +28,7 @@ class Config(Record):
     send_size: int = 65536
     """The most bytes in one SEND, even if the peer accepts more."""
     max_message: int = 1 << 30
-    """The longest message that this end accepts, in bytes; while it comes in, it is in memory once."""
+    """The longest message that this end accepts, in bytes. Its memory grows with the bytes that arrive."""
     announce: int | None = 1 << 20
     """A message of at least this many bytes is announced, and the peer READs it straight from its buffer;
     None: never.
