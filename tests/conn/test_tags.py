@@ -98,7 +98,7 @@ def test_a_message_of_a_tag_comes_into_a_buffer(config: Config | None) -> None:
         assert (b.recv_into(room, WAIT, tag=7), bytes(room)) == (200, long)
         assert b.recv_into(room, WAIT) == 6
         assert room[:6] == b"before"
-        with pytest.raises(TypeError, match="a tag is a number"):
+        with pytest.raises(TypeError, match=r"use recv\(tag=rnic.ANY\)"):
             b.recv_into(room, WAIT, tag=rnic.ANY)  # type: ignore[arg-type]
 
     with pair(config or Config()) as (a, b):

@@ -28,6 +28,16 @@ class AnyTag(Enum):
 ANY = AnyTag.ANY
 """recv(tag=ANY) takes the next message of any tag, and returns the message and its tag."""
 
+_INSTEAD_OF_ANY = {"send()": "give one tag, a number", "recv_into()": "use recv(tag=rnic.ANY)"}
+
+
+def check_number(tag: object, call: str) -> None:
+    """TypeError, with the cure, for a tag that is no number."""
+    if tag is ANY:
+        raise TypeError(f"{call}: tag=rnic.ANY is not supported: {_INSTEAD_OF_ANY[call]}") from None
+    if not hasattr(tag, "__index__"):
+        raise TypeError(f"{call}: a tag is a number, not {type(tag).__name__}") from None
+
 
 def check_room(length: int, target: memoryview) -> None:
     """ValueError when a message does not fit the buffer of recv_into()."""
@@ -58,7 +68,11 @@ class Messages:
         """Send a message; 0: it has left its buffer, or its handle."""
         if self._core.gone:
             self._core.check()
-        sent = self._machine.send(message, tag or 0)
+        try:
+            sent = self._machine.send(message, tag or 0)
+        except TypeError:
+            check_number(tag, "send()")
+            raise
         if sent == -EINVAL:
             sent = self._machine.send(flat(message, "send()"), tag or 0)  # flat() says what a message can be
         if sent < 0:
@@ -135,12 +149,11 @@ class Messages:
         """The error is the EOFError that raise_none() has raised here."""
         return isinstance(error, EOFError) and vars(error).get("of") == id(self)
 
-    def check_tag(self, tag: int) -> None:
+    def check_tag(self, tag: int, call: str) -> None:
         """TypeError or ValueError when no message can have this tag."""
-        if not hasattr(tag, "__index__"):
-            raise TypeError(f"recv(): a tag is a number, not {type(tag).__name__}")
+        check_number(tag, call)
         if not 0 <= tag < 1 << 64:
-            raise ValueError(f"recv(): tag {tag}, it can be 0 to 2**64 - 1")
+            raise ValueError(f"{call}: tag {tag}, it can be 0 to 2**64 - 1")
         peer = self._core.peer
         if tag and (peer is None or Capability.TAG not in peer.capabilities):
-            raise ValueError("recv(): the peer knows no tags")
+            raise ValueError(f"{call}: the peer knows no tags")
