@@ -158,8 +158,10 @@ static int detach(struct msg *m, struct item *item) {
 
 bool msg_take_back(struct msg *m, uint64_t handle) {
     struct item *item = find(m, handle);
-    if (!item || item->stopped || item->copy)
-        return item && item->copy;
+    if (!item || item->stopped)
+        return false;
+    if (item->copy)
+        return true;
     if (!item->begun) {
         drop(m, item);
         return false;
