@@ -156,6 +156,29 @@ static void a_peer_of_version_1_gets_no_tags(void) {
     talk_close();
 }
 
+/* The bits of docs/endpoint-protocol.md: 1 ANNOUNCE, 2 TAG, 4 STOP, 8 DESCRIBE. */
+static void a_peer_gets_what_its_capabilities_name_and_nothing_else(void) {
+    uint8_t array[] = {0, 3, 0, 0, 0, 0, 0, 0, '<', 'f', '4'};
+    for (uint32_t knows = 1; knows <= 8; knows *= 2) {
+        check_note("capability %u", knows);
+        struct how h = {.capabilities = knows, .announce = 5000, .backlog = 1};
+        talk_open_both(&h, &h);
+        uint64_t handle;
+        struct msg_region r = {
+            .access = RNIC_ACCESS_REMOTE_READ, .length = 4, .array = array, .array_bytes = sizeof array};
+        CHECK_EQ(msg_share(a.m, &r), 0);
+        talk_settle();
+        CHECK_EQ(b.m->theirs.known[0].array != NULL, knows == 8);
+        CHECK_EQ(msg_send(a.m, "x", 1, 9, &handle), knows == 2 ? 0 : -EOPNOTSUPP);
+        uint8_t *one = say(&a, 9000, 0, 1, 1);
+        talk_settle();
+        CHECK_EQ(msg_offered(b.m), knows == 1 ? 9000 : 0);
+        CHECK_EQ(msg_take_back(a.m, msg_handle(a.m)), knows != 4);
+        free(one);
+        talk_close();
+    }
+}
+
 static void statistics_count(void) {
     struct msg_statistics s;
     talk_open_both(&(struct how){.receives = 16}, &(struct how){.receives = 16});
@@ -779,6 +802,7 @@ static void a_message_that_is_being_read_is_not_stopped(void) {
     talk_open_both(&(struct how){.announce = 5000}, &(struct how){0});
     uint8_t *one = say(&a, 60000, 0, 1, 1);
     begin_read();
+    CHECK_EQ(talk_pump(&b), 0);  /* nothing is left to be done until it completes */
     CHECK(!msg_is_landing(b.m)); /* it goes to memory of the machine's */
     CHECK(!msg_take_back(a.m, 1));
     memset(one, 0, 60000);
@@ -850,10 +874,12 @@ static void memory_is_withdrawn_between_two_pieces(void) {
     CHECK_EQ(talk_pump(&b), 1); /* the last round of which takes the READ's completion */
     CHECK(b.m->fetch.here == PIECE && !msg_is_landing(b.m));
     msg_target(b.m, NULL, 0);
-    free(room);
+    fill(room, PIECE + 5000, 2);
     CHECK_EQ(msg_fetch_error(b.m), 0);
     talk_settle();
+    CHECK(msg_find(b.m, MSG_ANY)->object && filled(room, PIECE + 5000, 2));
     hear(&b, MSG_ANY, PIECE + 5000, 1);
+    free(room);
     free(one);
     talk_close();
 }
@@ -1659,6 +1685,7 @@ int main(void) {
     RUN(what_needs_one_piece_more_than_there_are_credits_is_queued);
     RUN(too_long_a_message_is_not_sent);
     RUN(a_peer_of_version_1_gets_no_tags);
+    RUN(a_peer_gets_what_its_capabilities_name_and_nothing_else);
     RUN(statistics_count);
     RUN(a_completion_stands_for_half_a_window);
     RUN(a_message_that_was_taken_is_put_back_ahead_of_others);
