@@ -354,6 +354,19 @@ static void memory_grows_with_the_bytes_that_have_come(void) {
     }
 }
 
+static void whoever_closes_returns_the_receives_of_a_message_that_has_begun(void) {
+    talk_open_both(&(struct how){0}, &(struct how){.backlog = 1});
+    uint8_t *one = say(&a, 9000, 0, 1, 1);
+    talk_settle();
+    CHECK(b.m->in.partial && !b.m->in.first && held() > 0);
+    msg_close(b.m, (int64_t)p.f.now, MSG_NEVER);
+    CHECK_EQ(held(), 0);
+    talk_settle();
+    CHECK_EQ(msg_left(a.m), 1);
+    free(one);
+    talk_close();
+}
+
 static void whoever_closes_drops_all_that_has_come(void) {
     struct msg_statistics s;
     for (uint64_t announce = 0; announce <= 5000; announce += 5000) {
@@ -1695,6 +1708,7 @@ int main(void) {
     RUN(whoever_asks_for_another_tag_makes_no_room);
     RUN(memory_grows_with_the_bytes_that_have_come);
     RUN(whoever_closes_drops_all_that_has_come);
+    RUN(whoever_closes_returns_the_receives_of_a_message_that_has_begun);
     RUN(a_message_that_has_not_begun_is_taken_back);
     RUN(a_message_that_has_begun_is_stopped);
     RUN(a_peer_that_knows_no_stop_gets_the_rest_from_a_copy);
