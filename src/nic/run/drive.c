@@ -141,7 +141,7 @@ struct inside {
     struct run *run;
     const struct drive *d;
     bool drives, next;
-    bool turn; /* it has perhaps been told to drive, and has not done so */
+    bool turn;      /* it has perhaps been told to drive, and has not done so */
     uint64_t again; /* ns until it asks whether it may be next */
 };
 
