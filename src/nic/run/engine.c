@@ -225,7 +225,7 @@ static void leave_to_program(struct run *run) { arm(run, drives(run, run_clock()
  * between two waits. */
 static void note_look(struct run *run, uint64_t now, bool left) {
     uint32_t drives = atomic_load(&run->drives);
-    bool same = atomic_load(&run->driven) && drives - run->seen_drives <= 1; /* it may have looked for signals */
+    bool same = atomic_load(&run->driven) && drives == run->seen_drives;
     run->moves = drives - run->seen_drives > 1;
     run->lasting = same ? run->lasting + 1 : 0;
     run->left = left && drives == run->seen_drives ? run->left + 1 : 0;
