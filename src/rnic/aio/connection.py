@@ -416,4 +416,6 @@ class Batch(BatchFace):
         if kind is None:
             await self._pump.turn.take()
             await self._pump.wait(self._pump.ops, self._chain.is_over)
+            if not self._chain.is_over():  # nor will it be
+                self._core.check()
             self.raise_failed()
