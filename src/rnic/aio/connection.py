@@ -123,12 +123,12 @@ class Connection(Face):
     def _is_here(self, tag: int | None) -> bool:
         """The message is in the machine's hand, perhaps after a look for a moment."""
         machine = self._core.machine
+        if self._core.gone or self._pump.is_dropped:
+            self._core.messages.raise_none(tag)
         if machine.take(tag):
             if machine.heard_goodbye:
                 self._pump.soon()  # on_end() may wait for this one
             return True
-        if self._core.gone:
-            self._core.messages.raise_none(tag)
         if self._pump.turn.may_look(self._pump):
             return machine.recv(tag, 0.0)
         machine.pump()
@@ -145,6 +145,8 @@ class Connection(Face):
             await pump.wait(pump.messages, is_so, again, target, tag)
             core.machine.note_wait()
             again = True
+            if core.gone or pump.is_dropped:
+                core.messages.raise_none(tag)
             if core.machine.take(tag):
                 break
             if target is not None:
