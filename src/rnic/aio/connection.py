@@ -124,12 +124,12 @@ class Connection(Face):
     def _is_here(self, tag: int | None) -> bool:
         """The message is in the machine's hand, perhaps after a look for a moment."""
         machine = self._core.machine
+        if self._core.gone or self._pump.is_dropped:
+            self._core.messages.raise_none(tag)
         if machine.take(tag):
             if machine.heard_goodbye:
                 self._pump.soon()  # on_end() may wait for this one
             return True
-        if self._core.gone:
-            self._core.messages.raise_none(tag)
         if self._pump.turn.may_look(self._pump):
             return machine.recv(tag, 0.0)
         machine.pump()
@@ -146,6 +146,8 @@ class Connection(Face):
             await pump.wait(pump.messages, is_so, again, target, tag)
             core.machine.note_wait()
             again = True
+            if core.gone or pump.is_dropped:
+                core.messages.raise_none(tag)
             if core.machine.take(tag):
                 break
             if target is not None:
@@ -421,4 +423,6 @@ class Batch(BatchFace):
         if kind is None:
             await self._pump.turn.take()
             await self._pump.wait(self._pump.ops, self._chain.is_over)
+            if not self._chain.is_over():  # nor will it be
+                self._core.check()
             self.raise_failed()

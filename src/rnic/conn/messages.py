@@ -12,6 +12,8 @@ from rnic.endpoint.buffers import flat
 from rnic.errors import VerbsError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from rnic.conn.core import Core
     from rnic.endpoint.buffers import AnyBuffer
 
@@ -118,12 +120,16 @@ class Messages:
         done = self._core.eof if tag is None else self._machine.heard_goodbye
         return done or self._core.ended or self._core.leaving or bool(self._machine.fetch_failed)
 
-    def tags_here(self) -> list[int] | None:
-        """The tags of the messages that are here; None: all calls for messages can go on."""
-        if self._machine.heard_goodbye or self.has_no_more():
-            return None
-        hand = [] if self._machine.hand is None else [self._machine.tag]
-        return hand + self._machine.tags()
+    def all_go_on(self) -> bool:
+        """Every call for a message can go on: it takes one, or raise_none() raises."""
+        return self._machine.heard_goodbye or self._core.ended or self._core.looked
+
+    def first_tag(self, tags: Collection[int] | None) -> int | None:
+        """The tag of the first message that is here, of those with these tags (None: of all)."""
+        machine = self._machine
+        if machine.hand is not None and (tags is None or machine.tag in tags):
+            return machine.tag
+        return machine.first_tag(tags)
 
     @property
     def is_spent(self) -> bool:
