@@ -7,9 +7,15 @@ cdef enum:
 
 cdef double FOREVER = 4e9   # seconds
 
-cdef extern from "<sys/syscall.h>":
-    long syscall(long, ...) nogil
-    long SYS_gettid
+cdef unsigned long main_thread = threading.main_thread().ident     # which runs the handlers of signals
+
+
+def _note_fork():
+    global main_thread
+    main_thread = threading.get_ident()
+
+
+os.register_at_fork(after_in_child=_note_fork)
 
 cdef enum:                  # what a call waits for
     ANY_MESSAGE
@@ -274,7 +280,7 @@ cdef class Machine(Operating):
         cdef int rc
         cdef int64_t due = now_ns() + LONGEST_NS
         cdef rnic_cq **queues = [self.cq.p, self.recv_cq.p]
-        cdef bint goes_on = syscall(SYS_gettid) == getpid() and due < until * 1e9    # other threads run no handlers
+        cdef bint goes_on = PyThread_get_thread_ident() == main_thread and due < until * 1e9
         if not goes_on:
             due = <int64_t>(min(until, FOREVER) * 1e9)
         self.cq.channel.calls += 1

@@ -17,6 +17,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.number cimport PyNumber_Index
 from cpython.object cimport PyObject_GenericSetAttr
+from cpython.pythread cimport PyThread_get_thread_ident
 from libc.errno cimport EAGAIN, EBUSY, ECONNRESET, EINTR, EINVAL, EIO, ENODEV, EOPNOTSUPP, ETIMEDOUT, errno
 from libc.limits cimport INT_MAX
 from libc.math cimport INFINITY
@@ -27,6 +28,7 @@ from posix.unistd cimport close, getpid
 import atexit
 import os
 import sys
+import threading
 import warnings
 import weakref
 from collections import OrderedDict
