@@ -260,3 +260,23 @@ def test_all_of_it_arrives_or_the_failure_has_a_name(faults: Faults, spares: boo
         assert not beside.is_alive()
     print(outcomes)
     assert outcomes["done"] == COUNT if spares else outcomes.total() == COUNT
+
+
+@pytest.mark.parametrize("turns", [1, 2, 4, 8])
+def test_an_abort_while_the_peer_reads_a_message_tells_why(turns: int) -> None:
+    message = bytes(30_000_000)
+    with pair() as (a, b), ThreadPoolExecutor(1) as pool:
+        receiving = pool.submit(took_or_ended, b)
+        with contextlib.suppress(TimeoutError):
+            a.send(message, turns / 1000)
+        a.abort("enough")
+        assert receiving.result(WAIT) == "the peer aborted the connection: enough"
+        b.abort()
+
+
+def took_or_ended(conn: rnic.Connection) -> str:
+    """What ends the connection, after a message or not."""
+    with pytest.raises(EndpointError) as caught:
+        for _ in range(2):
+            conn.recv(WAIT)
+    return str(caught.value)
