@@ -22,7 +22,8 @@ from rdmacm.mortal import mortal
 from rnic import Faults
 from rnic.conn.core import SILENT
 from rnic.conn.ending import Ending
-from rnic.endpoint import AbortedError, EndpointError, LostError, State
+from rnic.endpoint import AbortedError, EndpointError, LostError, Region, State
+from rnic.enums import WCStatus
 from rnic.rdmacm import Event, EventChannel
 from rnic.rdmacm.iwcm.connection import IwConnection
 from rnic.rdmacm.registry import registry
@@ -260,6 +261,21 @@ def test_all_of_it_arrives_or_the_failure_has_a_name(faults: Faults, spares: boo
         assert not beside.is_alive()
     print(outcomes)
     assert outcomes["done"] == COUNT if spares else outcomes.total() == COUNT
+
+
+def test_the_operation_that_the_peer_refused_is_named_though_it_stopped_one_before_it() -> None:
+    with pair() as (a, b):
+        b.share(bytearray(1 << 24))
+        remote = a.next_region(WAIT)
+        beyond = Region(remote.id, remote.addr, 2 * remote.length, remote.rkey, remote.access)
+        with pytest.raises(LostError, match="REM_ACCESS_ERR") as caught, a.batch(WAIT) as batch:
+            first = batch.read(bytearray(remote.length), remote)
+            second = batch.write(b"x", beyond, remote.length)
+        assert first.status == WCStatus.WR_FLUSH_ERR
+        assert batch.failed is second
+        assert caught.value.__notes__ == [f"operation 1 of the batch: {second.what()}"]
+        a.abort()
+        b.abort()
 
 
 @pytest.mark.parametrize("turns", [1, 2, 4, 8])
