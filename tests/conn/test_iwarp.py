@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,13 +17,13 @@ from errno import ETIMEDOUT
 import pytest
 
 import rnic
-from conn.peers import WAIT
+from conn.peers import WAIT, settle
 from conn.test_loss import REGION, exchange
 from rdmacm.ends import all_quiet
 from rdmacm.mortal import mortal
 from rnic import Faults
-from rnic.conn.core import SILENT
-from rnic.conn.ending import Ending
+from rnic.conn.core import HUNG_UP, SILENT
+from rnic.conn.ending import GRACE, Ending
 from rnic.endpoint import AbortedError, EndpointError, LostError, Region, State
 from rnic.enums import WCStatus
 from rnic.rdmacm import Event, EventChannel
@@ -274,6 +276,21 @@ def test_the_operation_that_the_peer_refused_is_named_though_it_stopped_one_befo
         assert first.status == WCStatus.WR_FLUSH_ERR
         assert batch.failed is second
         assert caught.value.__notes__ == [f"operation 1 of the batch: {second.what()}"]
+        a.abort()
+        b.abort()
+
+
+def test_calls_say_that_this_end_hung_up() -> None:
+    with pair() as (a, b):
+        settle(a, b)
+        started = time.monotonic()
+        a.hang_up()
+        for call in (lambda: a.recv(WAIT), lambda: a.send(b"x")):
+            with pytest.raises(LostError, match=re.escape(HUNG_UP)):
+                call()
+        assert time.monotonic() - started < GRACE  # nobody else is asked why
+        with pytest.raises(LostError, match="the peer disconnected without a goodbye"):
+            b.recv(WAIT)
         a.abort()
         b.abort()
 
