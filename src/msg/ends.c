@@ -165,8 +165,8 @@ void msg_close(struct msg *m, int64_t now, int64_t timeout) {
 
 bool msg_is_closing(const struct msg *m) { return m->close_wanted; }
 
-void msg_ends_close_when_idle(struct msg *m, int64_t now) {
-    if (m->close_wanted && is_live(m) && !m->out.closing && (now >= m->close_by || !msg_operates(m)))
+void msg_ends_close_when_idle(struct msg *m) {
+    if (m->close_wanted && is_live(m) && !m->out.closing && !msg_operates(m))
         msg_out_goodbye(m);
     if (m->close_wanted && is_raw(m) && !msg_is_sending(m) && !msg_operates(m))
         raw_done(m);

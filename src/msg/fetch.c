@@ -17,7 +17,7 @@ void msg_let_go(struct msg *m, struct rnic_mr *mr) {
 /* Whether to READ the announced message now: a call waits for it, or there is room. */
 static bool may_begin(const struct msg *m) {
     const struct incoming *in = &m->in;
-    if (!in->offered || in->fetching || !is_live(m) || !m->established || m->fetch.error || m->has_failed)
+    if (!in->offered || m->fetch.error || m->has_failed)
         return false;
     return (in->wanted && !in->first) || msg_in_asks(m, in->offer.tag) ||
            in->weight + in->offer.total < m->how.max_backlog;
@@ -59,7 +59,6 @@ static int begin(struct msg *m) {
     f->in->tag = m->in.offer.tag;
     f->here = 0;
     f->unwanted = false;
-    f->op.state = MSG_OP_NEW;
     m->in.fetching = true; /* from now on a STOP is too late */
     return 0;
 }
@@ -90,7 +89,6 @@ void msg_fetch_close(struct msg *m) {
         msg_drop(m, f->in);
     f->mr = NULL;
     f->in = NULL;
-    f->op.state = MSG_OP_NEW;
 }
 
 /* The READ has failed, or its memory is not wanted: the message stays with the peer, and is fetched once more. */
@@ -146,8 +144,7 @@ static void hand_over(struct msg *m) {
 /* A piece has come, or could not be READ. */
 static void piece_done(struct msg *m) {
     struct fetch *f = &m->fetch;
-    if (f->mr)
-        msg_let_go(m, f->mr);
+    msg_let_go(m, f->mr);
     f->mr = NULL;
     f->here += f->op.sge.length;
     if (f->op.status != RNIC_WC_SUCCESS)
@@ -178,7 +175,7 @@ bool msg_fetch_step(struct msg *m) {
             return false;
         rc = begin(m);
     }
-    if (rc == 0 && f->in)
+    if (rc == 0)
         rc = read_piece(m);
     if (rc < 0 && rc != -EMSGSIZE)
         give_up(m, m->in.wanted || m->in.tagged ? rc : 0); /* else the next call tries again */

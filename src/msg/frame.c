@@ -15,21 +15,20 @@
 
 static const struct {
     const char *name;
-    int since;     /* the first version that has it */
     int flags[2];  /* that it may have, in version 1 and in version 2 */
     uint32_t body; /* bytes */
 } types[FRAME_TYPES] = {
-    [FRAME_MESSAGE] = {"MESSAGE", 1, {FRAME_LAST, FRAME_LAST | FRAME_TAGGED}, ANY_BODY},
-    [FRAME_MORE] = {"MORE", 1, {FRAME_LAST, FRAME_LAST}, ANY_BODY},
-    [FRAME_CREDIT] = {"CREDIT", 1, {0}, 0},
-    [FRAME_SHARE] = {"SHARE", 1, {0, FRAME_DESCRIBED}, ANY_BODY},
-    [FRAME_WITHDRAW] = {"WITHDRAW", 1, {0}, 0},
-    [FRAME_RELEASE] = {"RELEASE", 1, {0}, 0},
-    [FRAME_GOODBYE] = {"GOODBYE", 1, {0}, 0},
-    [FRAME_ABORT] = {"ABORT", 1, {0}, ANY_BODY},
-    [FRAME_ANNOUNCE] = {"ANNOUNCE", 2, {0, FRAME_TAGGED}, ANY_BODY},
-    [FRAME_TAKEN] = {"TAKEN", 2, {0}, 0},
-    [FRAME_STOP] = {"STOP", 2, {0}, 0},
+    [FRAME_MESSAGE] = {"MESSAGE", {FRAME_LAST, FRAME_LAST | FRAME_TAGGED}, ANY_BODY},
+    [FRAME_MORE] = {"MORE", {FRAME_LAST, FRAME_LAST}, ANY_BODY},
+    [FRAME_CREDIT] = {"CREDIT", {0}, 0},
+    [FRAME_SHARE] = {"SHARE", {0, FRAME_DESCRIBED}, ANY_BODY},
+    [FRAME_WITHDRAW] = {"WITHDRAW", {0}, 0},
+    [FRAME_RELEASE] = {"RELEASE", {0}, 0},
+    [FRAME_GOODBYE] = {"GOODBYE", {0}, 0},
+    [FRAME_ABORT] = {"ABORT", {0}, ANY_BODY},
+    [FRAME_ANNOUNCE] = {"ANNOUNCE", {0, FRAME_TAGGED}, ANY_BODY},
+    [FRAME_TAKEN] = {"TAKEN", {0}, 0},
+    [FRAME_STOP] = {"STOP", {0}, 0},
 };
 
 const char *msg_frame_name(int type) { return types[type].name; }
@@ -52,7 +51,7 @@ int msg_frame_parse(const uint8_t *data, uint32_t bytes, int version, struct fra
                           FRAME_HEADER);
     *f = (struct frame){
         data[0], data[1], get_be16(data + 2), get_be32(data + 4), data + FRAME_HEADER, bytes - FRAME_HEADER};
-    if (f->type >= FRAME_TYPES || !types[f->type].name || types[f->type].since > version)
+    if (!f->type || f->type >= (version < 2 ? FRAME_ANNOUNCE : FRAME_TYPES))
         return msg_refuse(why, MSG_VIOLATION, "there is no SEND of type %u", f->type);
     if (f->flags & ~types[f->type].flags[version >= 2])
         return msg_refuse(why, MSG_VIOLATION, "%s has the flags 0x%02x", msg_frame_name(f->type), f->flags);

@@ -16,7 +16,7 @@ enum frame_type {
     FRAME_RELEASE,     /* a confirmation of withdrawals: no operation on those regions comes after it */
     FRAME_GOODBYE,     /* the end of the sender's messages, shares and withdrawals */
     FRAME_ABORT,       /* the connection is over, for the reason that the text gives */
-    FRAME_ANNOUNCE,    /* a message that the receiver READs from where it lies */
+    FRAME_ANNOUNCE,    /* of version 2, as all that follow: a message that the receiver READs from where it lies */
     FRAME_TAKEN,       /* the announced message was READ, or is not wanted */
     FRAME_STOP,        /* the message that has begun, or was announced, is taken back */
     FRAME_TYPES

@@ -13,7 +13,6 @@
 /* ---------------------------------------------------------------- the messages that wait for the program */
 
 void msg_in_put(struct msg *m, struct msg_in *in) {
-    in->next = NULL;
     if (m->in.last)
         m->in.last->next = in;
     else
@@ -131,9 +130,8 @@ void msg_in_discard(struct msg *m) {
 
 void msg_in_let_go(struct msg *m) {
     drop_part(m);
-    m->in.partial = false;
     m->in.there = 0;
-    m->in.offered = m->in.has_unconfirmed = false; /* a READ that is under way ends by itself */
+    m->in.offered = false; /* a READ that is under way ends by itself */
     for (uint32_t i = 0; i < m->theirs.n; i++)
         free((void *)m->theirs.known[i].array);
     m->theirs.n = 0;
@@ -278,7 +276,6 @@ static int on_announce(struct msg *m, const struct frame *f, struct msg_error *w
         return rc;
     in->offer = offer;
     in->offered = true;
-    in->fetching = false;
     if (in->discards)
         msg_in_taken(m);
     return 0;

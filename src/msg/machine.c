@@ -42,7 +42,7 @@ void msg_release(struct msg *m) {
     msg_lost(m, "the connection was given back");
     msg_fail_operations(m);
     msg_fetch_close(m);
-    msg_out_clear(m);
+    msg_out_clear(m); /* an announced message stays after an abort */
 }
 
 void msg_free(struct msg *m) {
@@ -174,7 +174,6 @@ int msg_say_hello(struct msg *m, const void *hello, uint32_t bytes, uint32_t acc
     m->peer.access = access;
     m->heard_at = now;
     m->out.handed_out = m->out.signaled = number;
-    m->out.under_way[number % UNDER_WAY] = (struct under_way){0, false};
     return 0;
 }
 
@@ -308,7 +307,7 @@ int msg_pump(struct msg *m, int64_t now) {
         bool posts = !round && m->operations.first; /* some end at once, and the next round finds them */
         int n = take_completions(m, now, posts ? msg_poll_now : msg_poll);
         bool fetches = msg_fetch_step(m);
-        msg_ends_close_when_idle(m, now);
+        msg_ends_close_when_idle(m);
         msg_ends_timer(m, now);
         msg_flush(m);
         if (n < POLLED && !fetches && !posts)

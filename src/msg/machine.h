@@ -211,7 +211,7 @@ void msg_ends_fail(struct msg *m, const struct msg_error *error); /* from this e
 void msg_ends_end(struct msg *m, const struct msg_error *error);  /* the connection is gone */
 void msg_ends_aborted(struct msg *m, uint32_t reason, const uint8_t *text, uint32_t bytes); /* by the peer */
 void msg_ends_timer(struct msg *m, int64_t now);
-void msg_ends_close_when_idle(struct msg *m, int64_t now);
+void msg_ends_close_when_idle(struct msg *m);
 bool msg_ends_owes_farewell(const struct msg *m); /* in band: the last word is to be said */
 bool msg_ends_is_last_word(const struct msg *m, uint32_t id);
 

@@ -27,7 +27,6 @@ static struct msg_op *unqueue(struct msg *m) {
     m->operations.first = op->next;
     if (!op->next)
         m->operations.last = NULL;
-    op->next = NULL;
     return op;
 }
 

@@ -11,7 +11,6 @@
 /* ---------------------------------------------------------------- the queue */
 
 static void append(struct msg *m, struct item *item) {
-    item->next = NULL;
     *(m->out.last ? &m->out.last->next : &m->out.first) = item;
     m->out.last = item;
 }
@@ -171,8 +170,10 @@ void msg_out_abort(struct msg *m) {
 
 bool msg_take_back(struct msg *m, uint64_t handle) {
     struct item *item = find(m, handle);
-    if (!item || item->stopped || item->copy)
-        return item && item->copy;
+    if (!item || item->stopped)
+        return false;
+    if (item->copy)
+        return true;
     if (!item->begun) {
         drop(m, item);
         return false;
@@ -404,11 +405,9 @@ void msg_out_completed(struct msg *m, uint64_t number) {
     while (m->out.completed < number) {
         struct under_way one = m->out.under_way[++m->out.completed % UNDER_WAY];
         m->out.delivered += one.ends;
-        if (one.type == FRAME_GOODBYE) {
-            m->out.goodbye_said = false;
+        if (one.type == FRAME_GOODBYE)
             msg_ends_step(m, GOODBYE_DELIVERED);
-        } else if (one.type == FRAME_ABORT) {
+        else if (one.type == FRAME_ABORT)
             msg_ends_step(m, ABORT_DELIVERED);
-        }
     }
 }

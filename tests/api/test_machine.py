@@ -177,7 +177,10 @@ def test_a_tag_finds_its_message_and_leaves_the_others(talk: Talk) -> None:
     for tag in (3, 1, 2):
         a.send(b"%d" % tag, tag)
         talk.until(partial(b.has, tag))
-    assert b.tags() == [3, 1, 2]
+    assert b.first_tag() == 3
+    few, many = [(), (4,), (2, 1), (1, 2, 3), (2, (1 << 64) - 1)], [range(4, 100), range(2, 100), range(100)]
+    for tags in (*few, *many):
+        assert b.first_tag(tags) == next((tag for tag in (3, 1, 2) if tag in tags), None)
     assert taken(b, 2) == b"2"
     assert b.take()  # it is in hand,
     assert b.hand == b"3"

@@ -72,7 +72,7 @@ def test_the_group_of_version_2_is_the_one_that_counts(tmp_path: Path, own: str,
         ("/a/b", {"a/b/cpu.cfs_quota_us": "150000", "a/b/cpu.cfs_period_us": "100000"}, 1.5),
         ("/a/b", {"a/b/cpu.cfs_quota_us": "-1", "a/b/cpu.cfs_period_us": "100000"}, 0),
         ("/a/b", {"a/cpu.cfs_quota_us": "50000", "a/cpu.cfs_period_us": "100000"}, 0.5),
-        ("/docker/1", {"cpu.cfs_quota_us": "200000", "cpu.cfs_period_us": "100000"}, 2),  # a container sees its own
+        ("/seen/outside", {"cpu.cfs_quota_us": "200000", "cpu.cfs_period_us": "100000"}, 2),
         ("/a/b", {"a/b/cpu.cfs_quota_us": "150000"}, 0),
     ],
 )

@@ -170,6 +170,9 @@ def test_no_device_at_all_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "get_device_list", list)
     with pytest.raises(rnic.VerbsError, match="there are: none, as no network interface has an address"):
         rnic.open_device("roce_lo")
+    monkeypatch.delenv("RNIC_DEVICE", raising=False)
+    with pytest.raises(rnic.VerbsError, match="there is no device, as no network interface has an address"):
+        rnic.open_device()
 
 
 def test_what_is_no_record_is_named() -> None:

@@ -3,8 +3,10 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "check.h"
+#include "nic_ext.h"
 
 struct pair p;
 struct side a, b;
@@ -16,9 +18,18 @@ static int send_ops(struct rnic_qp *qp, const struct rnic_send_wr *wr, const str
     struct side *s = side_of(qp);
     for (const struct rnic_send_wr *one = wr; one; one = one->next)
         s->signaled += one->opcode == RNIC_WR_SEND && one->send_flags & RNIC_SEND_SIGNALED;
-    int rc = sq_post(&s->end->qp->sq, wr, bad, err);
+    int rc = 0;
+    *bad = wr;
+    while (rc == 0 && *bad && !(s->full && s->takes-- <= 0)) {
+        struct rnic_send_wr one = **bad;
+        one.next = NULL;
+        const struct rnic_send_wr *same;
+        rc = sq_post(&s->end->qp->sq, &one, &same, err);
+        *bad = rc == 0 ? (*bad)->next : *bad;
+        s->flags = one.send_flags;
+    }
     fabric_turn(s->end->qp);
-    return rc;
+    return rc == 0 && *bad ? -ENOMEM : rc;
 }
 
 static int recv_ops(struct rnic_qp *qp, const struct rnic_recv_wr *wr, const struct rnic_recv_wr **bad,
@@ -34,7 +45,8 @@ static int poll_ops(struct rnic_cq *cq, int n, struct rnic_wc *wc) {
     bool of_a = cq == &p.a.recv_cq->pub || cq == &p.a.send_cq->pub;
     struct side *s = of_a ? &a : &b;
     struct end *e = s->end;
-    return s->overrun ? -EOVERFLOW : cq_take(cq == &e->recv_cq->pub ? e->recv_cq : e->send_cq, n, wc);
+    CHECK(n >= 0 && n <= POLLED);
+    return s->overrun && cq != s->well ? -EOVERFLOW : cq_take(cq == &e->recv_cq->pub ? e->recv_cq : e->send_cq, n, wc);
 }
 
 static int reg_ops(struct rnic_pd *pd, void *addr, uint64_t length, uint32_t access, struct rnic_mr **mr,
@@ -43,6 +55,7 @@ static int reg_ops(struct rnic_pd *pd, void *addr, uint64_t length, uint32_t acc
     struct side *s = pd == &p.a.node->pd.pub ? &a : &b;
     if (s->refused) {
         s->refused--;
+        *mr = (struct rnic_mr *)s; /* which means nothing */
         return -ENOMEM;
     }
     struct mr *made = fabric_mr(s->end->node, &s->end->node->pd, addr, length, access);
@@ -51,6 +64,7 @@ static int reg_ops(struct rnic_pd *pd, void *addr, uint64_t length, uint32_t acc
         made->shift = (uintptr_t)addr;
     }
     made->pub.ctx = &s->ctx;
+    s->regions++;
     *mr = &made->pub;
     return 0;
 }
@@ -62,6 +76,7 @@ static int dereg_ops(struct rnic_mr *mr, struct rnic_err *err) {
         s->kept--;
         return -EBUSY;
     }
+    s->regions--;
     fabric_drop_mr(s->end->node, (struct mr *)mr);
     return 0;
 }
@@ -70,6 +85,11 @@ static int rereg_ops(struct rnic_mr *mr, uint32_t flags, struct rnic_pd *pd, voi
                      uint32_t access, struct rnic_err *err) {
     (void)flags, (void)pd, (void)access, (void)err;
     CHECK_EQ(length, mr->length);
+    struct side *s = mr->ctx == &a.ctx ? &a : &b;
+    if (s->fixed) {
+        s->fixed--;
+        return -EBUSY;
+    }
     mr->addr = addr;
     ((struct mr *)mr)->shift = (uintptr_t)addr - mr->iova;
     return 0;
@@ -83,23 +103,64 @@ static const struct rnic_ops ops = {.post_send = send_ops,
                                     .rereg_mr = rereg_ops};
 static const struct rnic_provider provider = {.name = "fabric", .ops = &ops};
 
+/* The quick way takes two posts and polls in three. */
+static bool quick_send(struct rnic_qp *qp, const struct rnic_send_wr *wr) {
+    const struct rnic_send_wr *bad;
+    CHECK(!wr->next);
+    return ++side_of(qp)->quick_posts % 3 && send_ops(qp, wr, &bad, NULL) == 0;
+}
+
+static int quick_poll(struct rnic_cq *cq, int n, struct rnic_wc *wc) {
+    static unsigned polls;
+    return ++polls % 3 ? poll_ops(cq, n, wc) : -EAGAIN;
+}
+
+static const struct rnic_ext_now now = {quick_send, quick_poll};
+static const struct rnic_extension extensions[] = {{RNIC_EXT_NOW, &now}, {NULL, NULL}};
+static const struct rnic_provider quick = {.name = "quick", .ops = &ops, .extensions = extensions};
+
+/* Memory of the program, with bytes behind it that nobody may write. */
+struct object {
+    uint64_t bytes;
+    uint8_t data[];
+};
+#define GUARD 16
+#define GUARD_BYTE 0xE7
+
+static uint8_t *guard(struct object *o, uint64_t bytes) {
+    o->bytes = bytes;
+    memset(o->data + bytes, GUARD_BYTE, GUARD);
+    return o->data;
+}
+
+static void check_guard(const struct object *o) {
+    for (int i = 0; i < GUARD; i++)
+        CHECK_EQ(o->data[o->bytes + i], GUARD_BYTE);
+}
+
 static uint8_t *make(void *arg, uint64_t bytes, void **object) {
     struct side *s = arg;
+    *object = s; /* which means nothing if there is no memory */
     if (s->most_memory && bytes > s->most_memory)
         return NULL;
     s->objects++;
-    return *object = malloc(bytes + 1);
+    s->room = bytes;
+    return guard(*object = malloc(sizeof(struct object) + bytes + GUARD), bytes);
 }
 
 static uint8_t *grow(void *arg, uint64_t bytes, void **object) {
     struct side *s = arg;
+    check_guard(*object);
     if (s->most_memory && bytes > s->most_memory)
         return NULL;
-    return *object = realloc(*object, bytes + 1);
+    s->grown++;
+    s->room = bytes;
+    return guard(*object = realloc(*object, sizeof(struct object) + bytes + GUARD), bytes);
 }
 
 static void drop(void *arg, void *object) {
     struct side *s = arg;
+    check_guard(object);
     s->objects--;
     free(object);
 }
@@ -108,6 +169,7 @@ static void later(void *arg, struct rnic_mr *mr) {
     struct side *s = arg;
     CHECK(!s->late);
     s->late = mr;
+    s->regions--;
 }
 
 static bool asks(void *arg, uint64_t tag) {
@@ -133,7 +195,7 @@ void talk_open(struct side *s, struct end *e, const struct how *h) {
     memory.sends_at = (uint64_t)(config.receives + MSG_SPARE) * config.receive_size;
     memory.results_at = (memory.sends_at + (uint64_t)bounces * config.send_size + 7) / 8 * 8;
     CHECK(memory.results_at + MSG_OPS * MSG_RESULT <= e->bytes / 2);
-    *s = (struct side){.end = e, .ctx = {.ops = &ops, .provider = &provider}};
+    *s = (struct side){.end = e, .ctx = {.ops = &ops, .provider = h->quick ? &quick : &provider}};
     e->qp->pub.ctx = &s->ctx;
     struct msg_hooks hooks = {s, make, grow, drop, NULL, later, asks};
     s->m = msg_open(&config, &memory, &hooks, &e->qp->pub, &e->send_cq->pub, &e->recv_cq->pub);
@@ -194,6 +256,8 @@ void talk_close(void) {
     msg_free(b.m);
     CHECK_EQ(a.objects, 0);
     CHECK_EQ(b.objects, 0);
+    CHECK_EQ(a.regions, 0);
+    CHECK_EQ(b.regions, 0);
     pair_close(&p);
 }
 

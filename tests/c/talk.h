@@ -16,6 +16,7 @@ struct how { /* 0: the default */
     int64_t idle;
     int version;
     uint32_t capabilities;
+    bool quick; /* the device has a quick way */
 };
 
 struct side { /* an end as its program has it */
@@ -25,11 +26,20 @@ struct side { /* an end as its program has it */
     const uint64_t *asked; /* the tag that a call asks for; NULL: none */
     int objects;           /* that the machine has asked for and not dropped */
     uint64_t most_memory;  /* of one object; 0: no limit */
+    uint64_t room;         /* of the object that was made or has grown last */
+    int grown;             /* objects have, so often */
     int refused;           /* calls of reg_mr that fail from now on */
     int kept;              /* calls of dereg_mr that are refused from now on */
+    int fixed;             /* calls of rereg_mr likewise */
     struct rnic_mr *late;  /* the region that this has left */
+    int regions;           /* that the machine has registered and not deregistered */
+    unsigned quick_posts;  /* work requests that were to go the quick way */
+    bool full;             /* the send queue takes nothing, */
+    int takes;             /* after so many work requests */
+    uint32_t flags;        /* of the one that it took last */
     int signaled;          /* SENDs that were, so far */
-    bool overrun;          /* the completion queue is */
+    bool overrun;          /* the completion queues are, */
+    struct rnic_cq *well;  /* but for this one */
 };
 
 extern struct pair p;

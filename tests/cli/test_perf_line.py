@@ -36,7 +36,7 @@ def said(kind: object, **more: object) -> bytes:
 
 def hello(version: object = session.VERSION, **more: object) -> bytes:
     """A client's first words, with other things in its plan."""
-    return said("hello", version=version, plan=PLAN.to_json() | more)
+    return said("hello", version=version, plan=PLAN.to_json() | more, device="roce_lo", iwarp=False)
 
 
 def end(**more: object) -> bytes:

@@ -74,11 +74,25 @@ def test_an_array_without_a_short_name_for_its_type_is_a_region_of_bytes() -> No
         for shape in (None, 3):
             with pytest.raises(ValueError, match="does not say what array it holds"):
                 a.read_array(theirs, shape=shape)
-        with pytest.raises(ValueError, match=r"does not say what array it holds: pass shape= and dtype="):
+        with pytest.raises(ValueError, match=r"does not say what array it holds: pass dtype=, and shape="):
             b.asarray(mine)
         got: Any = a.read_array(theirs, shape=3, dtype=records.dtype, timeout=WAIT)
         assert (got == records).all()
         assert (b.asarray(mine, shape=(3, 1), dtype=records.dtype)[:, 0] == records).all()
+
+
+def test_with_a_type_alone_the_length_follows_from_the_bytes() -> None:
+    with pair() as (a, b):
+        mine, theirs = met(a, b, bytearray(range(64)))
+        assert a.read_array(theirs, dtype="u1", timeout=WAIT).shape == (64,)
+        got: Any = a.read_array(theirs, dtype=">u8", timeout=WAIT)
+        assert (got.shape, int(got[0])) == ((8,), 0x0001020304050607)
+        assert b.asarray(mine, dtype="<u4").shape == (16,)
+        with pytest.raises(ValueError, match=r"region 1 has 64 bytes, which is no multiple of the 24 of an"):
+            a.read_array(theirs, dtype="S24")
+        records = np.ones(3, dtype=[("a", "i2"), ("b", "f8")])  # no short name: a region of bytes
+        mine = b.share(records)
+        assert (b.asarray(mine, dtype=records.dtype) == records).all()
 
 
 def test_the_caller_can_say_another_shape_or_type() -> None:

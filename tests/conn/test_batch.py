@@ -5,26 +5,30 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import pickle
 import random
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy
 import pytest
 
 import rnic
-from conn.peers import HOST, SLEEPY, WAIT, ends
+from conn.peers import HOST, SLEEPY, WAIT, ends, peer
 from conn.test_buffers import shared
 from conn.test_ends import pair
 from conn.test_interrupts import InterruptError, Raiser, raisers
 from rnic.endpoint import Config, EndpointError, LostError, Region
 from rnic.enums import AccessFlags
 from rnic.errors import VerbsError
+from waiting import until
 
 np: Any = numpy
 SIZE = 1 << 20
@@ -588,7 +592,7 @@ def test_a_task_that_is_cancelled_leaves_the_batch_and_the_connection_goes_on() 
     asyncio.run(asyncio.wait_for(main(), WAIT))
 
 
-@pytest.mark.parametrize("how", ["close", "abort", "lost"])
+@pytest.mark.parametrize("how", ["close", "abort", "drop", "lost"])
 def test_a_batch_ends_with_its_connection(how: str) -> None:
     async def main() -> None:
         async with ends(SLEEPY) as (a, b):
@@ -605,6 +609,8 @@ def test_a_batch_ends_with_its_connection(how: str) -> None:
             await asyncio.sleep(0)
             if how == "lost":
                 b._core.end.hang_up()
+            elif how == "drop":
+                a.drop()
             else:
                 with suppress(EndpointError):
                     await (a.close(1) if how == "close" else a.abort())
@@ -615,6 +621,46 @@ def test_a_batch_ends_with_its_connection(how: str) -> None:
 
     with suppress(EndpointError):
         asyncio.run(asyncio.wait_for(main(), WAIT))
+
+
+def lends_and_stops(conn: rnic.Connection) -> None:
+    conn.share(bytearray(64))
+    conn.recv(WAIT)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+@pytest.mark.wire  # in shared memory the operations need no peer that runs
+@pytest.mark.parametrize("how", ["close", "abort", "drop"])
+def test_a_batch_whose_peer_is_stopped_raises_when_another_task_ends_the_connection(how: str) -> None:
+    async def main(port: int) -> None:
+        conn = await rnic.aio.connect(HOST, port, config=SLEEPY)
+        remote = await conn.next_region()
+        await conn.send(b"stop")
+
+        async def work() -> None:
+            async with conn.batch() as batch:
+                results.extend([batch.read(bytearray(8), remote), batch.fetch_add(remote, 1)])
+
+        results: list[Any] = []
+        await asyncio.to_thread(until, lambda: is_stopped(process.pid), "the peer stops")
+        task = asyncio.create_task(work())
+        while not conn._pump.ops:
+            await asyncio.sleep(0)
+        with suppress(EndpointError):
+            if how == "drop":
+                conn.drop("planned")
+            else:
+                await (conn.close(0.2) if how == "close" else conn.abort("planned"))
+        with pytest.raises(EndpointError, match="in time" if how == "close" else "planned"):
+            await task
+        assert results[0].error is not None
+
+    with peer(lends_and_stops, clean=False) as (port, process):
+        asyncio.run(asyncio.wait_for(main(port), WAIT))
+
+
+def is_stopped(pid: int | None) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def test_the_asyncio_face_names_what_failed() -> None:

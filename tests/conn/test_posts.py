@@ -158,6 +158,45 @@ def test_a_dropped_connection_ends_its_calls_and_tells_the_peer() -> None:
     run(main)
 
 
+@pytest.mark.parametrize("call", ["recv", "recv_into", "tag"])
+@pytest.mark.parametrize("end", ["abort", "drop"])
+def test_messages_that_wait_are_lost_when_this_end_aborts(call: str, end: str) -> None:
+    async def main() -> None:
+        async with both() as (here, there):
+            calls: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
+                "recv": here.recv,
+                "recv_into": lambda: here.recv_into(bytearray(10)),
+                "tag": lambda: here.recv(tag=0),
+            }
+            await there.send(b"waits")
+            await until(here._core.machine.has)
+            if end == "abort":
+                await here.abort("no more")
+            else:
+                here.drop("no more")
+            with pytest.raises((AbortedError, ClosedError)):
+                await calls[call]()
+
+    run(main)
+
+
+def test_a_task_that_was_woken_for_a_message_takes_none_from_a_dropped_connection() -> None:
+    async def main() -> None:
+        async with both() as (here, there):
+            waiting = asyncio.create_task(here.recv())
+            while not here._pump.messages:
+                await asyncio.sleep(0)
+            there._core.messages.send(b"waits", 0)
+            while not here._core.machine.has():  # no task runs meanwhile
+                there._pump.run()
+                here._pump.run()
+            here.drop("no more")
+            with pytest.raises((AbortedError, ClosedError)):
+                await waiting
+
+    run(main)
+
+
 def test_a_drop_from_another_thread() -> None:
     async def main() -> None:
         async with both() as (here, there):

@@ -8,7 +8,7 @@ import os
 import random
 import signal
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 from errno import EBUSY
 from time import monotonic
@@ -19,7 +19,7 @@ import rnic
 from conn.peers import HOST, SLEEPY, WAIT, peer, settle
 from conn.test_ends import pair
 from rnic import SGE, AccessFlags, SendFlags, SendWR, WROpcode
-from rnic.endpoint import Config, EndpointError, LostError, Region
+from rnic.endpoint import AbortedError, Config, EndpointError, LostError, Region
 from rnic.rdmacm.again import again
 from waiting import until
 
@@ -269,6 +269,8 @@ def test_a_withdrawal_does_not_end_while_the_region_is_open() -> None:
             with pytest.raises(EndpointError):
                 await waits
             busy.left = 0
+            with pytest.raises(AbortedError):  # no call has told of it
+                await b.close()
 
     asyncio.run(main())
 
@@ -495,6 +497,50 @@ def test_a_task_is_woken_when_a_region_is_withdrawn() -> None:
             await asyncio.gather(a.close(), b.close())
 
     asyncio.run(main())
+
+
+def test_regions_are_taken_in_their_order_but_those_that_were_withdrawn_before() -> None:
+    with pair() as (a, b):
+        ours = [b.share(bytearray(8)) for _ in range(6)]
+        b.send(b"shared", WAIT)
+        assert a.recv(WAIT) == b"shared"
+        taken = [a.next_region(WAIT).id]
+        for one in (ours[0], ours[1], ours[4]):
+            with suppress(TimeoutError):
+                b.withdraw(one, 0)
+        ours.append(b.share(bytearray(8)))
+        b.send(b"withdrawn", WAIT)
+        assert a.recv(WAIT) == b"withdrawn"
+        taken += [a.next_region(WAIT).id for _ in range(4)]
+        assert taken == [ours[number].id for number in (0, 2, 3, 5, 6)]
+        with pytest.raises(TimeoutError):
+            a.next_region(0.01)
+
+
+def test_to_take_a_region_takes_no_look_at_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    count, sorted_ones = 100, 0
+
+    def counted(found: Iterable[int]) -> list[int]:
+        nonlocal sorted_ones
+        result = sorted(found)
+        sorted_ones += len(result)
+        return result
+
+    async def main() -> None:
+        async with aio_pair() as (a, b):
+            for _ in range(count):
+                await b.share(bytearray(8))
+            await b.send(b"shared")
+            assert await a.recv() == b"shared"
+            monkeypatch.setattr("rnic.conn.sharing.sorted", counted, raising=False)
+            tasks = [asyncio.create_task(a.next_region()) for _ in range(count)]
+            async with asyncio.timeout(WAIT):
+                found = [one.id for one in await asyncio.gather(*tasks)]
+            assert found == sorted(found)
+            assert len(set(found)) == count
+
+    asyncio.run(main())
+    assert sorted_ones <= 2 * count
 
 
 def test_ones_own_region_is_no_target_and_the_cure_is_told() -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
+from functools import partial
+from time import monotonic
 from typing import Any
 
 import numpy
@@ -98,7 +101,7 @@ def test_a_message_of_a_tag_comes_into_a_buffer(config: Config | None) -> None:
         assert (b.recv_into(room, WAIT, tag=7), bytes(room)) == (200, long)
         assert b.recv_into(room, WAIT) == 6
         assert room[:6] == b"before"
-        with pytest.raises(TypeError, match="a tag is a number"):
+        with pytest.raises(TypeError, match=r"use recv\(tag=rnic.ANY\)"):
             b.recv_into(room, WAIT, tag=rnic.ANY)  # type: ignore[arg-type]
 
     with pair(config or Config()) as (a, b):
@@ -233,5 +236,108 @@ def test_a_task_that_is_cancelled_leaves_its_message() -> None:
                     assert await tasks[1] == b"%d" % number
                     await a.send(b"two", tag=2)
                     assert await tasks[2] == b"two"
+
+    asyncio.run(main())
+
+
+# ---------------------------------------------------------------- what a wake-up costs
+
+
+async def waiting_for_tags(conn: rnic.aio.Connection, count: int) -> list[asyncio.Task[bytes]]:
+    tasks = [asyncio.create_task(conn.recv(tag=tag)) for tag in range(count)]
+    while len(conn._pump.messages) < count:
+        await asyncio.sleep(0)
+    return tasks
+
+
+def calls_until_all_know(count: int, how: str) -> int:
+    """How many calls it takes until so many tasks, each with its own tag, know that the peer has left."""
+    calls = 0
+
+    def counted(_frame: object, event: str, _arg: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    async def main() -> None:
+        async with ends(Config(idle_interval=None)) as (a, b):
+            tasks = await waiting_for_tags(b, count)
+            leaving = asyncio.create_task(a.close() if how == "close" else a.abort("enough"))
+            sys.setprofile(counted)
+            try:
+                async with asyncio.timeout(WAIT):
+                    found = await asyncio.gather(*tasks, return_exceptions=True)
+            finally:
+                sys.setprofile(None)
+            assert all(isinstance(one, EOFError if how == "close" else rnic.AbortedError) for one in found)
+            await b.abort()
+            await asyncio.gather(leaving, return_exceptions=True)
+
+    asyncio.run(main())
+    return calls
+
+
+@pytest.mark.parametrize("how", ["close", "abort"])
+def test_the_calls_that_tell_tasks_of_the_end_are_in_proportion_to_the_tasks(how: str) -> None:
+    assert calls_until_all_know(400, how) < 8 * calls_until_all_know(100, how)
+
+
+class Counting:
+    """A machine that counts what its lists have in them."""
+
+    def __init__(self, machine: Any) -> None:
+        self._machine, self.items = machine, 0
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._machine, name)
+        return partial(self._call, found) if callable(found) else found
+
+    def _call(self, call: Any, *args: Any) -> Any:
+        found = call(*args)
+        self.items += len(found) if isinstance(found, list) else 0
+        return found
+
+
+def test_a_wake_up_makes_no_list_of_the_messages_that_nobody_asks_for() -> None:
+    async def main() -> None:
+        async with ends(Config(max_backlog=1 << 30)) as (a, b):
+            for _ in range(100):
+                await a.send(b"other", tag=9)
+            machine = b._core.messages._machine = Counting(b._core.machine)  # type: ignore[assignment]
+            async with asyncio.timeout(WAIT):
+                for _ in range(10):
+                    tasks = await waiting_for_tags(b, 2)
+                    await a.send(b"one", tag=1)
+                    await a.send(b"zero", tag=0)
+                    assert await asyncio.gather(*tasks) == [b"zero", b"one"]
+            assert machine.items == 0
+            assert [await b.recv() for _ in range(100)] == [b"other"] * 100
+
+    asyncio.run(main())
+
+
+def test_after_the_goodbye_tasks_take_what_is_left_in_the_order_of_their_calls() -> None:
+    """All are woken at once."""
+
+    async def main() -> None:
+        async with ends() as (a, b):
+            tags = [None, 5, None, 1, None, 2, None]
+            tasks = []
+            for number, tag in enumerate(tags):
+                tasks.append(asyncio.create_task(b.recv(tag=tag)))
+                while len(b._pump.messages) <= number:
+                    await asyncio.sleep(0)
+            for tag in (7, 1, 2):
+                a._core.messages.send(b"%d" % tag, tag)
+            a._core.close(None)
+            while not b._core.machine.heard_goodbye:  # no task runs meanwhile
+                a._pump.run()
+                b._core.pump(monotonic())
+            late = asyncio.create_task(b.recv())
+            async with asyncio.timeout(WAIT):
+                found = await asyncio.gather(*tasks, late, return_exceptions=True)
+            assert found[:3:2] == [b"7", b"1"]
+            assert found[4] == b"2"
+            others = (found[1], found[3], *found[5:])
+            assert [type(one) for one in others] == [EOFError] * 5
 
     asyncio.run(main())

@@ -155,6 +155,17 @@ def test_abort_tells_the_peer_why() -> None:
             b.send(b"x", WAIT)
 
 
+def test_close_tells_of_an_end_that_no_call_has_told_of() -> None:
+    with channels() as (a, b):
+        with beside(lambda: a.send(b"one", WAIT)):
+            assert b.recv(WAIT) == b"one"
+        a.abort("enough")
+        until(lambda: b._move() or b.error is not None, "it knows")
+        with pytest.raises(rnic.AbortedError, match="enough"):
+            b.close(WAIT)
+        b.close(WAIT)
+
+
 def test_a_failed_queue_pair_is_told_by_its_completion() -> None:
     with channels() as (_, b):
         b._qp.modify(rnic.QPAttr(qp_state=rnic.QPState.ERR))

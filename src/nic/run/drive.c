@@ -17,7 +17,8 @@
 
 #include "run/run.h"
 
-#define AGAIN_NS 250000000 /* between two times that a thread that waits alone asks whether it may be next */
+#define AGAIN_NS 250000000 /* a thread that waits alone asks after that time whether it may be next, then after twice as long, */
+#define AGAIN_MOST_NS 8000000000 /* and so on */
 #define LEAVES_US 50 /* between two looks whether all have left */
 
 enum { SLEEP_FD, SLEEP_TURN, SLEEP_BUSY, SLEEP_FDS };
@@ -140,14 +141,16 @@ struct inside {
     struct run *run;
     const struct drive *d;
     bool drives, next;
-    bool turn; /* it has perhaps been told to drive, and has not done so */
+    bool turn;      /* it has perhaps been told to drive, and has not done so */
+    uint64_t again; /* ns until it asks whether it may be next */
 };
 
 /* Another thread drives.  One of those that wait besides is the next one; the others hear of what they wait for alone, and ask now
  * and then whether they may be it. */
 static int wait_for_turn(struct inside *in, uint64_t until) {
     struct run *run = in->run;
-    uint64_t again = run_clock() + AGAIN_NS;
+    uint64_t again = run_clock() + in->again;
+    in->again = in->again < AGAIN_MOST_NS ? 2 * in->again : AGAIN_MOST_NS;
     in->next = in->turn = !atomic_exchange(&run->next, true);
     in->d->arm(in->d->of, true);
     bool sleeps = !in->d->has(in->d->of) && atomic_load(&run->driven);
@@ -185,7 +188,7 @@ static void leave(void *arg) {
 }
 
 int drive_wait(struct run *run, const struct drive *d, uint64_t until) {
-    struct inside in = {run, d, false, false, false};
+    struct inside in = {run, d, false, false, false, AGAIN_NS};
     int rc;
     atomic_fetch_add(&run->inside, 1);
     pthread_cleanup_push(leave, &in);

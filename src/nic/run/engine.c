@@ -20,7 +20,7 @@
 #include "base/fail.h"
 #include "run/run.h"
 
-#define LASTING_LOOKS 20    /* a thread that has waited for so many looks waits on: it tells the engine when it does not */
+#define LASTING_LOOKS 4     /* a thread that has waited for so many looks waits on: it tells the engine when it does not */
 #define LONGEST_NS 250000000 /* and it looks up after that time, whatever else it may have missed */
 #define IN_USE_NS 200000    /* an application that polled within this time is still at it */
 #define LOOKS_SKIPPED 15   /* of them in a row, while the application has the lock */
@@ -225,7 +225,7 @@ static void leave_to_program(struct run *run) { arm(run, drives(run, run_clock()
  * between two waits. */
 static void note_look(struct run *run, uint64_t now, bool left) {
     uint32_t drives = atomic_load(&run->drives);
-    bool same = atomic_load(&run->driven) && drives - run->seen_drives <= 1; /* it may have looked for signals */
+    bool same = atomic_load(&run->driven) && drives == run->seen_drives;
     run->moves = drives - run->seen_drives > 1;
     run->lasting = same ? run->lasting + 1 : 0;
     run->left = left && drives == run->seen_drives ? run->left + 1 : 0;

@@ -13,6 +13,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     LARGE = 4096            # bytes that are copied without the GIL
+    FEW = 16                # tags that are compared as numbers, with each message
 
 
 cdef uint8_t *make_message(void *arg, uint64_t length, void **object) noexcept:
@@ -226,14 +227,27 @@ cdef class Messaging(Moving):
         self.hand = None
         return 0
 
-    def tags(self):
-        """The tags of the messages that are there, in their order."""
+    def first_tag(self, tags=None):
+        """The tag of the first message that is there, of those with these tags (None: of all); None: there is none."""
         cdef msg_in *one = msg_find(self.p, NULL)
-        found = []
+        cdef uint64_t few[FEW]
+        cdef Py_ssize_t i, n = 0
+        if tags is None:
+            return None if one is NULL else one.tag
+        if len(tags) > FEW:
+            while one is not NULL and one.tag not in tags:
+                one = one.next
+            return None if one is NULL else one.tag
+        for tag in tags:
+            if n < FEW:
+                few[n] = tag
+                n += 1
         while one is not NULL:
-            found.append(one.tag)
+            for i in range(n):
+                if few[i] == one.tag:
+                    return one.tag
             one = one.next
-        return found
+        return None
 
     def want(self, bint next_one, tags=()):
         """Note that calls wait for a message of any tag, or with these, a container that is looked into later, too."""

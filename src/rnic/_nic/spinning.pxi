@@ -22,7 +22,7 @@ cdef extern from "<sys/resource.h>" nogil:
 cdef double the_quota = -1  # processors that the control group allows; 0: no limit, -1: not known yet
 
 
-def quota_of(folder):
+cdef double quota_of(str folder) except -1:
     """How many processors' time one control group allows: by version 2's cpu.max, or version 1's two files; inf: no limit."""
     limits = []
     for name in ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"):

@@ -44,8 +44,9 @@ class Connection(Face):
         """Send a message of any size; returns when all of it is on its way, and the buffer may be changed.
 
         It waits while the peer accepts no messages. If the call is cancelled, the buffer is free, and the
-        peer gets the whole message or nothing of it. `tag` is a number for recv(tag=...), 64 bits; ValueError
-        if the peer's version of rnic is too old for tags.
+        peer gets the whole message or nothing of it. close() tells whether everything has arrived in the
+        peer's memory; only an answer tells that its program has taken it. `tag` is a number for
+        recv(tag=...), 64 bits; ValueError if the peer's version of rnic is too old for tags.
         """
         core, pump = self._core, self._pump
         if pump.turn.is_used_up():
@@ -106,7 +107,7 @@ class Connection(Face):
         core, pump, machine = self._core, self._pump, self._core.machine
         wanted = None if tag is ANY else tag
         if wanted is not None:
-            core.messages.check_tag(wanted)
+            core.messages.check_tag(wanted, "recv()")
         if pump.turn.is_used_up():
             await pump.turn.give_way()
         data: bytes
@@ -123,12 +124,12 @@ class Connection(Face):
     def _is_here(self, tag: int | None) -> bool:
         """The message is in the machine's hand, perhaps after a look for a moment."""
         machine = self._core.machine
+        if self._core.gone or self._pump.is_dropped:
+            self._core.messages.raise_none(tag)
         if machine.take(tag):
             if machine.heard_goodbye:
                 self._pump.soon()  # on_end() may wait for this one
             return True
-        if self._core.gone:
-            self._core.messages.raise_none(tag)
         if self._pump.turn.may_look(self._pump):
             return machine.recv(tag, 0.0)
         machine.pump()
@@ -145,6 +146,8 @@ class Connection(Face):
             await pump.wait(pump.messages, is_so, again, target, tag)
             core.machine.note_wait()
             again = True
+            if core.gone or pump.is_dropped:
+                core.messages.raise_none(tag)
             if core.machine.take(tag):
                 break
             if target is not None:
@@ -168,7 +171,7 @@ class Connection(Face):
         """
         core, pump, target = self._core, self._pump, room(buffer)
         if tag is not None:
-            core.messages.check_tag(tag)
+            core.messages.check_tag(tag, "recv_into()")
         if pump.turn.is_used_up():
             await pump.turn.give_way()
         try:
@@ -277,8 +280,9 @@ class Connection(Face):
     ) -> NDArray[Any]:
         """Read the peer's region into a new array, with the region's shape and type, or with the given ones.
 
-        Raises ValueError if the region does not say what array it holds and `shape` and `dtype` are not
-        given, or if they do not fit its length; ImportError if NumPy is not installed.
+        With `dtype` alone, the length follows from the region's bytes, unless the region has more than one
+        dimension. Raises ValueError if the region does not say what array it holds and `dtype` is not given,
+        or if they do not fit its length; ImportError if NumPy is not installed.
         """
         array = Layout(region, shape, dtype, "read_array()").empty()
         for start, piece in self._pieces(array):
@@ -318,8 +322,11 @@ class Connection(Face):
         return Batch(self)
 
     async def close(self, timeout: float | None = 5.0, *, wait: bool = True) -> None:
-        """Close the connection after everything was sent, and wait until the peer closes its end: then all
-        has arrived.
+        """Close the connection after everything was sent, and wait until all is in the peer's memory and the
+        peer closes its end, too.
+
+        Messages that the peer's program has not taken when it closes its end are dropped, without an error:
+        let it answer what must not get lost, and wait for the answer before close().
 
         `wait=False`: return as soon as all is in the peer's memory. Its program can still receive it; what
         the peer sends from now on is lost, and it gets an error if it does.
@@ -416,4 +423,6 @@ class Batch(BatchFace):
         if kind is None:
             await self._pump.turn.take()
             await self._pump.wait(self._pump.ops, self._chain.is_over)
+            if not self._chain.is_over():  # nor will it be
+                self._core.check()
             self.raise_failed()

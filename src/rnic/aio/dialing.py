@@ -39,6 +39,8 @@ class Connecting(Coroutine[Any, Any, Connection]):
 
     def send(self, value: Any) -> Any:
         """Go on, as a coroutine does: asyncio.create_task() and asyncio.run() take it for one."""
+        if value is not None:  # somebody means Connection.send(): asyncio sends None alone
+            raise TypeError("this is not a connection yet: write conn = await rnic.aio.connect(...)")
         return self._dialing.send(value)
 
     def throw(self, *error: Any) -> Any:
@@ -76,7 +78,7 @@ async def _connect(
     dial, until = None, after(timeout)
     try:
         async with asyncio.timeout(timeout):
-            dial = Dial(await _hosts(host, port), port, config or Config(), data, device, until)
+            dial = Dial(await _hosts(host, port), port, config, data, device, until)
             try:
                 descriptor = Readable(dial.fileno)
                 while not dial.step(monotonic()):

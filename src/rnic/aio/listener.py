@@ -166,4 +166,4 @@ def listen(
     iWARP, else the first one of get_device_list() that has the address.
     """
     limits = Limits(backlog, max_connections, max_half_open, handshake_timeout)
-    return Listener(Desk(host, port, config or Config(), limits, admit, device))
+    return Listener(Desk(host, port, config, limits, admit, device))

@@ -49,7 +49,7 @@ class Pump:
         self.core = core
         self._loop = asyncio.get_running_loop()
         self.turn = turn_of(self._loop)
-        self.messages = MessageQueue(core.messages.tags_here)
+        self.messages = MessageQueue(core.messages)
         self.regions, self.withdrawn = SharedQueue(), SharedQueue()
         self.sends, self.ops = OrderedQueue(), OrderedQueue()
         self.withdrawals, self.end = Queue(), Queue()

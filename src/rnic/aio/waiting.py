@@ -7,10 +7,10 @@ import asyncio
 import select
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import chain, islice
 from time import monotonic
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 CALLS = 64
 """The number of calls that return at once before one of them lets the loop run."""
@@ -122,8 +122,7 @@ class Queue:
     def wake_all(self) -> None:
         """Wake all tasks."""
         for future in self._waiters:
-            if not future.done():
-                future.set_result(None)
+            _go_on(future)
 
 
 class OrderedQueue(Queue):
@@ -138,13 +137,26 @@ class SharedQueue(Queue):
     shared = True
 
 
+class Arrivals(Protocol):
+    """The messages of a connection, as the tasks that wait for them see them."""
+
+    def has_no_more(self, tag: int | None) -> bool:
+        """Whether a task that finds no message with this tag learns why none comes."""
+
+    def all_go_on(self) -> bool:
+        """Whether every task can go on, also when another one has: it takes a message, or learns why not."""
+
+    def first_tag(self, tags: Collection[int] | None) -> int | None:
+        """The tag of the first message that is here, of those with these tags (None: of all)."""
+
+
 class MessageQueue(Queue):
     """Tasks that wait for messages, some for one with a certain tag: each message wakes one task."""
 
-    def __init__(self, tags_here: Callable[[], Iterable[int] | None]) -> None:
-        """`tags_here` returns the tags of the messages that are here; None when all tasks can go on."""
+    def __init__(self, arrivals: Arrivals) -> None:
         super().__init__()
-        self._tags_here = tags_here
+        self._arrivals = arrivals
+        # Those of the tasks that wake() has to look at, in their order.
         self._untagged: _Waiters = OrderedDict()
         self._tagged: dict[int, _Waiters] = {}
         self.tags = self._tagged.keys()
@@ -163,17 +175,30 @@ class MessageQueue(Queue):
         _put(self._tagged[waiter.tag], future, waiter)
 
     def _drop(self, future: asyncio.Future[None]) -> None:
+        self._forget(future)
+        self._waiters.pop(future, None)  # last: until then an exception may come, and it is done again
+
+    def _forget(self, future: asyncio.Future[None]) -> None:
+        """Let wake() look at a task no more; the task keeps its place before those that come later."""
         self._untagged.pop(future, None)
         waiter = self._waiters.get(future)
         if waiter is not None and waiter.tag in self._tagged:
             self._tagged[waiter.tag].pop(future, None)
             if not self._tagged[waiter.tag]:
                 del self._tagged[waiter.tag]
-        self._waiters.pop(future, None)  # last: until then an exception may come, and it is done again
 
     def wake(self) -> bool:
-        """Wake the task that takes the first message that one asks for; return whether there is any."""
-        takers = self._takers() if self._tagged else islice(self._untagged.items(), 1)
+        """Wake the task that takes the first message that one asks for, or all tasks if all can go on; return
+        whether there is any.
+        """
+        if not self._tagged:
+            takers = _first(self._untagged)
+        elif not self._arrivals.has_no_more(0):  # nor with any other tag
+            takers = self._takers()
+        elif self._arrivals.all_go_on():
+            return self._wake_each()
+        else:  # the first that asks is told of what went wrong
+            takers = _first(self._waiters)
         for future, waiter in takers:
             if waiter.is_so():
                 self._wake(future)
@@ -182,16 +207,27 @@ class MessageQueue(Queue):
                 return False
         return False
 
+    def _wake_each(self) -> bool:
+        """Wake all tasks whose conditions are true, in the loop's next turn: a task that runs now, as it has
+        just come, would overtake the others.
+
+        Each of them calls wake() when it goes on, so those that are woken are not looked at again.
+        """
+        found = False
+        tagged = (waiters.items() for waiters in self._tagged.values())
+        for future, waiter in sorted(chain(self._untagged.items(), *tagged), key=_turn):
+            if waiter.is_so():
+                found = True
+                future.get_loop().call_soon(_go_on, future)
+                self._forget(future)
+        return found
+
     def _takers(self) -> list[_Entry]:
         """The tasks that can take the first message that one asks for, in their order."""
         untagged = _first(self._untagged)
-        here = self._tags_here()
-        if here is None:  # all of them have something to learn
-            return sorted(chain(untagged, *map(_first, self._tagged.values())), key=_turn)
-        for tag in here:
-            if found := untagged + _first(self._tagged.get(tag, {})):
-                return sorted(found, key=_turn)
-        return untagged
+        tag = self._arrivals.first_tag(None if untagged else self.tags)
+        tagged = [] if tag is None else _first(self._tagged.get(tag, {}))
+        return sorted(untagged + tagged, key=_turn)
 
 
 def _put(waiters: _Waiters, future: asyncio.Future[None], waiter: Waiter) -> None:
@@ -199,6 +235,12 @@ def _put(waiters: _Waiters, future: asyncio.Future[None], waiter: Waiter) -> Non
     waiters[future] = waiter
     if waiter.turn < 0:
         waiters.move_to_end(future, last=False)
+
+
+def _go_on(future: asyncio.Future[None]) -> None:
+    """Wake a task, unless it was woken or cancelled."""
+    if not future.done():
+        future.set_result(None)
 
 
 def _first(waiters: Mapping[asyncio.Future[None], Waiter]) -> list[_Entry]:

@@ -10,7 +10,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import cast
 
 import rnic
@@ -93,17 +93,36 @@ def open_port(
         return _described(ctx, port_num, _choose(ctx, name, gid_index, local), local)
     if local is None:
         raise ValueError("neither a device nor an address")
-    wanted, netdev = gid_of(str(local[0])), netdev_of(local)
-    interfaces = interfaces_of(rnic.GID(wanted).ip)
-    for device in rnic.get_device_list():
-        if device.index not in interfaces or netdev not in (None, device.netdev):
-            continue
+    for device in _devices_at(local):
         ctx = device.open()
-        index = _index_of(ctx, wanted)
+        index = _index_of(ctx, gid_of(str(local[0])))
         if index is not None:
             return _described(ctx, port_num, index if gid_index is None else gid_index, local)
         ctx.close()
-    raise Failure(
+    raise _none_at(local)
+
+
+def device_of(name: str | None, local: tuple[object, ...]) -> rnic.Device:
+    """The device that open_port() opens."""
+    if name is not None:
+        with rnic.open_device(name) as ctx:
+            return ctx.device
+    for device in _devices_at(local):
+        return device
+    raise _none_at(local)
+
+
+def _devices_at(local: tuple[object, ...]) -> Iterator[rnic.Device]:
+    """The devices whose network interfaces have the local address of a TCP connection."""
+    netdev = netdev_of(local)
+    interfaces = interfaces_of(rnic.GID(gid_of(str(local[0]))).ip)
+    for device in rnic.get_device_list():
+        if device.index in interfaces and netdev in (None, device.netdev):
+            yield device
+
+
+def _none_at(local: tuple[object, ...]) -> Failure:
+    return Failure(
         f"no device has the address {local[0]}: choose a device and a GID (`rnic info -v` shows them)"
     )
 

@@ -156,11 +156,11 @@ def run(heap: str, env_only: bool, explain: bool, check: bool, words: tuple[str,
     rnic run ibv_devices
     rnic run rping -s -v            its client: rnic run rping -c -a HOST
     rnic run --local off ib_write_bw -d roce_lo
-    rnic run bash                   a shell, in which all programs run so
+    rnic run bash                   a shell: every program started in it uses rnic
     rnic run --fault loss=0.01 --fail create_cq@2=ENOMEM ./server
     rnic run --name mlx5_0=eth0 --rate 100g ibv_devinfo
     rnic run --explain ./server     what goes wrong in it, in words
-    rnic run --check ./server       whether it can: how it is linked
+    rnic run --check ./server       tell whether ./server can run on rnic
     eval "$(rnic run --env)"        for programs that do not use RDMA-CM
     """
     _need_libraries()

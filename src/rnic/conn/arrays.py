@@ -65,13 +65,16 @@ class Layout:
     ) -> None:
         if not isinstance(region, Region):
             raise TypeError(f"{what} takes a Region, not {type(region).__name__}")
-        if (shape is None or dtype is None) and not region.dtype:
+        if dtype is None and not region.dtype:
             raise ValueError(
-                f"{what}: region {region.id} does not say what array it holds: pass shape= and dtype="
+                f"{what}: region {region.id} does not say what array it holds: pass dtype=, "
+                "and shape= for more than one dimension"
             )
         if dtype is None and not _TYPE.fullmatch(region.dtype):
             raise ValueError(f"{what}: region {region.id} says that it holds {region.dtype!r}: pass dtype=")
         self.kind = kind_of(dtype, what) if dtype is not None else self._kind_said(region, what)
+        if shape is None and dtype is not None and len(region.shape) <= 1:
+            shape = self._length(region, what)
         chosen = region.shape if shape is None else shape
         self.shape = (chosen,) if isinstance(chosen, int) else tuple(chosen)
         self._fit(region, what)
@@ -85,6 +88,18 @@ class Layout:
             raise ValueError(
                 f"{what}: region {region.id} says that it holds {region.dtype!r}: {error}; pass dtype="
             ) from None
+
+    def _length(self, region: Region, what: str) -> tuple[int, ...]:
+        """Return the shape that follows from the region's bytes when only a type is given."""
+        size = self.kind.itemsize
+        if region.dtype and math.prod(region.shape) * size == region.length:
+            return region.shape
+        if not size or region.length % size:
+            raise ValueError(
+                f"{what}: region {region.id} has {region.length} bytes, which is no multiple of the {size} "
+                "of an element: pass another dtype="
+            )
+        return (region.length // size,)
 
     def _fit(self, region: Region, what: str) -> None:
         size = self.kind.itemsize

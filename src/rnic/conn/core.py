@@ -338,7 +338,9 @@ class Core:
         waits = self._reason_by is not None and now < self._reason_by and not self.ended
         for one in self.machine.failures():
             if not waits or one.status < 0 or self._says_why(one.status):
-                one.finish(self.why(one))
+                error = self.why(one)
+                self.told |= isinstance(error, EndpointError)  # whoever waits for the operation raises it
+                one.finish(error)
 
     def why(self, one: Result) -> Exception:
         """What an operation has failed of: its own status, or the end of the connection."""

@@ -42,7 +42,7 @@ class Dial:
         self,
         hosts: Sequence[str],
         port: int,
-        config: Config,
+        config: Config | None,
         data: bytes = b"",
         device: AnyDevice = None,
         until: float | None = None,
@@ -55,7 +55,7 @@ class Dial:
         self.deadline: float | None = None
         """When the next host is tried, if this one is silent until then."""
         self.port = port
-        self.config = config
+        self.config = Config.given(config, "connect")
         self.done = False
         self._begin()
 

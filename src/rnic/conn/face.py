@@ -152,8 +152,9 @@ class Face:
     ) -> NDArray[Any]:
         """The array in a buffer that share() has shared, without a copy: it shows what the peer writes.
 
-        It is writable if the shared buffer is. `shape` and `dtype` are the region's, if it has any. Raises
-        ValueError for a region that was withdrawn, or that is the peer's (use read_array()).
+        It is writable if the shared buffer is. `shape` and `dtype` are the region's, if it has any, or as
+        for read_array(). Raises ValueError for a region that was withdrawn, or that is the peer's (use
+        read_array()).
         """
         memory = self._core.sharing.memory(region)
         return Layout(region, shape, dtype, "asarray()").over(memory)
@@ -167,7 +168,7 @@ class Face:
 
 def room(buffer: AnyBuffer) -> memoryview:
     """The bytes of a buffer that recv_into() fills."""
-    view = flat(buffer, "recv_into()")
+    view = flat(buffer, "recv_into()", to_write=True)
     if view.readonly and len(view):
         raise ValueError("recv_into() needs a buffer that can be written to, and this one is read-only")
     return view

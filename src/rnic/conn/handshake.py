@@ -53,6 +53,13 @@ class Limits(Record):
     max_half_open: int = MAX_HALF_OPEN
     handshake_timeout: float = HANDSHAKE_TIMEOUT
 
+    def check_backlog(self) -> None:
+        """TypeError or VerbsError (EINVAL) for a backlog that cannot be."""
+        if not hasattr(self.backlog, "__index__"):
+            raise TypeError(f"listen(): backlog is a whole number, not {self.backlog!r}")
+        if self.backlog < 0:
+            raise VerbsError(EINVAL, f"backlog is {self.backlog}; it is 1 at least, or 0 for 1024", "listen")
+
 
 class Desk:
     """An id that listens, and the requests that arrive there.  A peer without a hello is refused, in words.
@@ -65,12 +72,15 @@ class Desk:
         self,
         host: str,
         port: int,
-        config: Config,
+        config: Config | None,
         limits: Limits,
         admit: Admit | None = None,
         device: AnyDevice = None,
     ) -> None:
-        self.config = config
+        self.config = Config.given(config, "listen")
+        limits.check_backlog()
+        if admit is not None and not callable(admit):
+            raise TypeError(f"listen(): admit is a function (data, address), not {type(admit).__name__}")
         self._admit = admit
         self.closed = False
         self._pid = os.getpid()
@@ -174,8 +184,10 @@ class Desk:
             self.not_served(one.get_peer_addr(), error)
 
     def not_served(self, peer: SockAddr | None, error: BaseException) -> None:
-        """Log that a request was not served; as a warning the first time that a resource has run out."""
-        lacks = lacking(error) and not self._warned
+        """Log that a request was not served; as a warning the first time that a resource has run out, or that
+        the device refuses what Config asks for.
+        """
+        lacks = not self._warned and (lacking(error) or getattr(error, "errno", None) == EINVAL)
         self._warned = self._warned or lacks
         text = "a request from %s was not served: %s"
         _log.log(WARNING if lacks else INFO, text, peer, exhausted(error))

@@ -12,6 +12,8 @@ from rnic.endpoint.buffers import flat
 from rnic.errors import VerbsError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from rnic.conn.core import Core
     from rnic.endpoint.buffers import AnyBuffer
 
@@ -27,6 +29,16 @@ class AnyTag(Enum):
 
 ANY = AnyTag.ANY
 """recv(tag=ANY) takes the next message of any tag, and returns the message and its tag."""
+
+_INSTEAD_OF_ANY = {"send()": "give one tag, a number", "recv_into()": "use recv(tag=rnic.ANY)"}
+
+
+def check_number(tag: object, call: str) -> None:
+    """TypeError, with the cure, for a tag that is no number."""
+    if tag is ANY:
+        raise TypeError(f"{call}: tag=rnic.ANY is not supported: {_INSTEAD_OF_ANY[call]}") from None
+    if not hasattr(tag, "__index__"):
+        raise TypeError(f"{call}: a tag is a number, not {type(tag).__name__}") from None
 
 
 def check_room(length: int, target: memoryview) -> None:
@@ -58,7 +70,11 @@ class Messages:
         """Send a message; 0: it has left its buffer, or its handle."""
         if self._core.gone:
             self._core.check()
-        sent = self._machine.send(message, tag or 0)
+        try:
+            sent = self._machine.send(message, tag or 0)
+        except TypeError:
+            check_number(tag, "send()")
+            raise
         if sent == -EINVAL:
             sent = self._machine.send(flat(message, "send()"), tag or 0)  # flat() says what a message can be
         if sent < 0:
@@ -104,12 +120,16 @@ class Messages:
         done = self._core.eof if tag is None else self._machine.heard_goodbye
         return done or self._core.ended or self._core.leaving or bool(self._machine.fetch_failed)
 
-    def tags_here(self) -> list[int] | None:
-        """The tags of the messages that are here; None: all calls for messages can go on."""
-        if self._machine.heard_goodbye or self.has_no_more():
-            return None
-        hand = [] if self._machine.hand is None else [self._machine.tag]
-        return hand + self._machine.tags()
+    def all_go_on(self) -> bool:
+        """Every call for a message can go on: it takes one, or raise_none() raises."""
+        return self._machine.heard_goodbye or self._core.ended or self._core.looked
+
+    def first_tag(self, tags: Collection[int] | None) -> int | None:
+        """The tag of the first message that is here, of those with these tags (None: of all)."""
+        machine = self._machine
+        if machine.hand is not None and (tags is None or machine.tag in tags):
+            return machine.tag
+        return machine.first_tag(tags)
 
     @property
     def is_spent(self) -> bool:
@@ -135,12 +155,11 @@ class Messages:
         """The error is the EOFError that raise_none() has raised here."""
         return isinstance(error, EOFError) and vars(error).get("of") == id(self)
 
-    def check_tag(self, tag: int) -> None:
+    def check_tag(self, tag: int, call: str) -> None:
         """TypeError or ValueError when no message can have this tag."""
-        if not hasattr(tag, "__index__"):
-            raise TypeError(f"recv(): a tag is a number, not {type(tag).__name__}")
+        check_number(tag, call)
         if not 0 <= tag < 1 << 64:
-            raise ValueError(f"recv(): tag {tag}, it can be 0 to 2**64 - 1")
+            raise ValueError(f"{call}: tag {tag}, it can be 0 to 2**64 - 1")
         peer = self._core.peer
         if tag and (peer is None or Capability.TAG not in peer.capabilities):
-            raise ValueError("recv(): the peer knows no tags")
+            raise ValueError(f"{call}: the peer knows no tags")

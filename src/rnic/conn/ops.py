@@ -37,9 +37,9 @@ def local_side(local: AnyBuffer | MR, pd: PD, opcode: WROpcode) -> memoryview | 
         return local
     name = "read" if reads else "write"
     if isinstance(local, Region):
-        order = f"{name}(buffer, region)"
-        raise TypeError(f"{name}() needs a buffer, such as bytes or an array, not Region: write {order}")
-    data = flat(local, f"{name}()")
+        order, one = f"{name}(buffer, region)", "a bytearray" if reads else "bytes"
+        raise TypeError(f"{name}() needs a buffer, such as {one} or an array, not Region: write {order}")
+    data = flat(local, f"{name}()", to_write=reads)
     if reads and data.readonly and len(data):
         raise ValueError("read() needs a buffer that can be written to, and this one is read-only")
     return data

@@ -134,8 +134,9 @@ class Remote(Waits):
     ) -> NDArray[Any]:
         """Read the peer's region into a new array, with the region's shape and type, or with the given ones.
 
-        Raises ValueError if the region does not say what array it holds and `shape` and `dtype` are not
-        given, or if they do not fit its length; ImportError if NumPy is not installed. `timeout` is in
+        With `dtype` alone, the length follows from the region's bytes, unless the region has more than one
+        dimension. Raises ValueError if the region does not say what array it holds and `dtype` is not given,
+        or if they do not fit its length; ImportError if NumPy is not installed. `timeout` is in
         seconds.
         """
         array = Layout(region, shape, dtype, "read_array()").empty()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from errno import ENOMEM
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
@@ -33,6 +34,7 @@ class Sharing:
         self._changes = 0
         self._known: dict[int, Region] = {}  # the peer's, by number
         self._given: dict[int, Region] = {}  # those that the program has got
+        self._new: deque[int] = deque()  # those that it has not got, in their order; some in front it has got
         self._gone: WeakValueDictionary[int, Region] = (
             WeakValueDictionary()
         )  # of these, those withdrawn since
@@ -168,23 +170,28 @@ class Sharing:
                 self._gone[number] = self._given[number]
             self._given.pop(number, None)
         self._known = known
+        self._new = deque(sorted(known.keys() - self._given.keys()))
         self._changes = changes  # after all: what was interrupted is done again
 
     def next_region(self) -> Region | None:
         """A region of the peer that the program has not got yet; None: there is none."""
-        for number in self._new():
+        if (number := self._first_new()) is not None:
             self._given[number] = self._known[number]
             return self._known[number]
         self._core.check()
         return None
 
-    def _new(self) -> list[int]:
+    def _first_new(self) -> int | None:
+        """The number of the region that next_region() returns; None: there is none."""
         self._learn()
-        return sorted(self._known.keys() - self._given.keys())
+        new = self._new
+        while new and new[0] in self._given:
+            new.popleft()
+        return new[0] if new else None
 
     def has_region(self) -> bool:
         """next_region() has something to say."""
-        return bool(self._new()) or self._core.ended
+        return self._first_new() is not None or self._core.ended
 
     def next_withdrawn(self) -> Region | None:
         """A region that next_region() returned and the peer has withdrawn, each once; None: there is none."""

@@ -17,7 +17,7 @@ from rnic.conn.dial import Dial
 from rnic.conn.ending import GRACE
 from rnic.conn.face import ListenerFace, room
 from rnic.conn.handshake import HANDSHAKE_TIMEOUT, MAX_HALF_OPEN, Admit, AnyDevice, Desk, Limits
-from rnic.conn.messages import ANY, AnyTag, check_room, put
+from rnic.conn.messages import ANY, AnyTag, check_number, check_room, put
 from rnic.conn.remote import Remote
 from rnic.conn.waits import sleep
 from rnic.endpoint import Config
@@ -45,8 +45,8 @@ class Connection(Remote):
 
         It waits while the peer accepts no messages. After TimeoutError, or another exception from outside,
         the buffer is free, and the peer gets the whole message or nothing of it. close() tells whether
-        everything has arrived. `tag` is a number for recv(tag=...), 64 bits; ValueError if the peer's version
-        of rnic is too old for tags.
+        everything has arrived in the peer's memory; only an answer tells that its program has taken it. `tag`
+        is a number for recv(tag=...), 64 bits; ValueError if the peer's version of rnic is too old for tags.
         """
         core, machine = self._core, self._core.machine
         self._enter("send", timeout)
@@ -62,6 +62,8 @@ class Connection(Remote):
                 machine.take_back(handle)
                 if isinstance(error, TimeoutError):  # else the next call tells the peer
                     core.pump(monotonic())
+                elif isinstance(error, TypeError):
+                    check_number(tag, "send()")
                 raise
         finally:
             self._inside = None
@@ -83,7 +85,7 @@ class Connection(Remote):
         """
         core, wanted = self._core, None if tag is ANY else tag
         if wanted is not None:
-            core.messages.check_tag(wanted)
+            core.messages.check_tag(wanted, "recv()")
         self._enter("recv", timeout)
         data: bytes
         try:
@@ -124,7 +126,7 @@ class Connection(Remote):
         """
         core, target = self._core, room(buffer)
         if tag is not None:
-            core.messages.check_tag(tag)
+            core.messages.check_tag(tag, "recv_into()")
         self._enter("recv_into", timeout)
         machine = core.machine
         try:
@@ -150,8 +152,11 @@ class Connection(Remote):
         return -1 if self._core.released else self._core.fileno()
 
     def close(self, timeout: float | None = 5.0) -> None:
-        """Close the connection after everything was sent, and wait until the peer closes its end: then all
-        has arrived.
+        """Close the connection after everything was sent, and wait until all is in the peer's memory and the
+        peer closes its end, too.
+
+        Messages that the peer's program has not taken when it closes its end are dropped, without an error:
+        let it answer what must not get lost, and wait for the answer before close().
 
         If that takes longer than `timeout` seconds, or the connection has failed, it raises EndpointError,
         once. In any case everything is closed.
@@ -316,7 +321,7 @@ def connect(
     accepts or refuses. A silent address has its share of the time: 5 of 10 seconds, if one more is left.
     """
     until = after(timeout)
-    dial = Dial(hosts(host, port, "connect"), port, config or Config(), data, device, until)
+    dial = Dial(hosts(host, port, "connect"), port, config, data, device, until)
     try:
         while not dial.step(monotonic()):
             if until is not None and monotonic() >= until:
@@ -359,4 +364,4 @@ def listen(
     iWARP, else the first one of get_device_list() that has the address.
     """
     limits = Limits(backlog, max_connections, max_half_open, handshake_timeout)
-    return Listener(Desk(host, port, config or Config(), limits, admit, device))
+    return Listener(Desk(host, port, config, limits, admit, device))

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 EMPTY = memoryview(b"")
 
 
-def view_of(buffer: "AnyBuffer", what: str = "the call") -> memoryview:
+def view_of(buffer: "AnyBuffer", what: str = "the call", *, to_write: bool = False) -> memoryview:
     """A buffer as it is, of what speaks DLPack alone by that; while it is held the buffer keeps its size.
 
     TypeError, with the cure, for what is no buffer, and for one of references, as a NumPy array of objects.
+    `to_write` is for this text: bytes will arrive in the buffer.
     """
     try:
         view = memoryview(buffer)  # type: ignore[arg-type]
@@ -40,22 +41,25 @@ def view_of(buffer: "AnyBuffer", what: str = "the call") -> memoryview:
         return memoryview(buffer.view(f"V{dtype.itemsize}"))  # type: ignore[union-attr]
     except TypeError:
         if not hasattr(buffer, "__dlpack__"):
-            cure = ": give text.encode()" if isinstance(buffer, str) else ""
-            text = f"{what} needs a buffer, such as bytes or an array, not {type(buffer).__name__}{cure}"
-            raise TypeError(text) from None
+            wanted, cure = "a buffer, such as bytes or an array", ""
+            if to_write:
+                wanted = "a buffer that can be written to, such as a bytearray or an array"
+            elif isinstance(buffer, str):
+                cure = ": give text.encode()"
+            raise TypeError(f"{what} needs {wanted}, not {type(buffer).__name__}{cure}") from None
         return memoryview(Tensor(buffer))
     if view.format != "B":
         need_values(view.format, buffer, what)
     return view
 
 
-def flat(buffer: "AnyBuffer", what: str) -> memoryview:
+def flat(buffer: "AnyBuffer", what: str, *, to_write: bool = False) -> memoryview:
     """The bytes of a buffer, one after the other, without a copy; while they are held it keeps its size.
 
     ValueError when they do not lie in this order in memory, as in a NumPy array that is transposed, strided
     or Fortran-ordered: whoever takes its memory as it lies moves the wrong bytes.
     """
-    view = view_of(buffer, what)
+    view = view_of(buffer, what, to_write=to_write)
     if not view.c_contiguous:
         cure = "copy it first: bytes(buffer), numpy.ascontiguousarray(array)"
         raise ValueError(f"{what} needs a buffer that is contiguous in C order; {cure}")

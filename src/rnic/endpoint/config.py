@@ -28,7 +28,7 @@ class Config(Record):
     send_size: int = 65536
     """The most bytes in one SEND, even if the peer accepts more."""
     max_message: int = 1 << 30
-    """The longest message that this end accepts, in bytes; while it comes in, it is in memory once."""
+    """The longest message that this end accepts, in bytes. Its memory grows with the bytes that arrive."""
     announce: int | None = 1 << 20
     """A message of at least this many bytes is announced, and the peer READs it straight from its buffer;
     None: never.
@@ -67,12 +67,26 @@ class Config(Record):
         if self.announce is not None:
             self._between("announce", 1, None)
         self._between("max_regions", 0, MAX_REGIONS)
-        if self.access & ~REMOTE_ACCESS:
-            raise ValueError(f"access {self.access!r} is more than {REMOTE_ACCESS!r}")
+        self._check_access()
+        self._check_seconds("spin")
         if not 0 <= self.spin <= MAX_SPIN:
             raise ValueError(f"spin {self.spin}, it can be 0 to {MAX_SPIN} seconds")
-        if self.idle_interval is not None and not self.idle_interval > 0:  # nan is neither
-            raise ValueError(f"idle_interval {self.idle_interval}, it must be above 0, or None")
+        if self.idle_interval is not None:
+            self._check_seconds("idle_interval")
+            if not self.idle_interval > 0:  # nan is neither
+                raise ValueError(f"idle_interval {self.idle_interval}, it must be above 0, or None")
+
+    def _check_access(self) -> None:
+        if not isinstance(self.access, int):
+            cure = "such as AccessFlags.REMOTE_READ | AccessFlags.REMOTE_WRITE"
+            raise TypeError(f"access is AccessFlags, {cure}, not {self.access!r}")
+        if others := self.access & ~REMOTE_ACCESS:
+            cure = f"it can be {REMOTE_ACCESS} or a part of these"
+            raise ValueError(f"access contains {AccessFlags(others)}, {cure}")
+
+    def _check_seconds(self, name: str) -> None:
+        if not hasattr(value := getattr(self, name), "__float__"):
+            raise TypeError(f"{name} is a number of seconds, not {value!r}")
 
     def _between(self, name: str, least: int, most: int | None) -> None:
         value = getattr(self, name)
@@ -82,8 +96,18 @@ class Config(Record):
             span = f"{least} or more" if most is None else f"{least} to {most}"
             raise ValueError(f"{name} {value}, it can be {span}")
 
+    @classmethod
+    def given(cls, config: "Config | None", call: str) -> "Config":
+        """The options of a call, the default ones for None. TypeError for what is no Config."""
+        if config is None:
+            return cls()
+        if not isinstance(config, cls):
+            cure = "such as rnic.Config(receives=64)"
+            raise TypeError(f"{call}(): config is an rnic.Config, {cure}, not {config!r}")
+        return config
+
     def hello(self, data: bytes = b"") -> Hello:
-        """The hello that says so, and what the program says with it."""
+        """The hello that tells the peer these options, and the data of the program."""
         return Hello(
             *VERSIONS,
             self.access,

@@ -172,6 +172,9 @@ def find_device(which: str | int | Device | None) -> Device:
     for device in devices:
         if which is None or which in (device.name, device.guid, device.guid_str):
             return device
+    if which is None:
+        text = "there is no device, as no network interface has an address"
+        raise VerbsError(errno.ENODEV, text, "open_device")
     known = ", ".join(device.name for device in devices) or "none, as no network interface has an address"
     wanted = format_guid(which) if isinstance(which, int) else which
-    raise VerbsError(errno.ENODEV, f"no device {wanted or ''}; there are: {known}", "open_device")
+    raise VerbsError(errno.ENODEV, f"no device {wanted}; there are: {known}", "open_device")

@@ -9,18 +9,21 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
+from rnic import Device
+from rnic.cli.endpoint import device_of, is_iwarp
 from rnic.cli.params import Failure, printable
 from rnic.cli.perf import report
 from rnic.cli.perf.end import End
-from rnic.cli.perf.line import QUIET, Line
+from rnic.cli.perf.line import QUIET, Line, Message
 from rnic.cli.perf.plan import Plan
 from rnic.cli.perf.progress import Progress
 from rnic.cli.perf.samples import Samples
 from rnic.cli.signals import Ended
 from rnic.records import Record
 
-VERSION = 3  # of what the ends say to each other
+VERSION = 4  # of what the ends say to each other
 CLEARING = 30.0  # seconds in which the other end fills its memory with zeros
+KINDS = ("RoCE", "iWARP")
 SLOWER = 10  # times that the other direction may take
 Result = tuple[int, int, float]
 """Operations, ns, operations a second at the peak."""
@@ -93,7 +96,8 @@ def client(line: Line, plan: Plan, where: Where, show: Show, progress: Progress)
     """Measure each size, show each row, tell the server."""
     with ExitStack() as stack, telling(line):  # told first: queue pairs that go before it would be news, too
         stack.callback(progress.clear)
-        line.say("hello", version=VERSION, plan=plan.to_json())
+        device = device_of(where.device, line.sock.getsockname())
+        line.say("hello", version=VERSION, plan=plan.to_json(), device=device.name, iwarp=is_iwarp(device))
         told = line.hear("hello", where.patience)
         end = End(plan, line, stack, True, where.device, where.gid_index)
         end.loops.tick = progress.tick
@@ -165,6 +169,7 @@ def server(line: Line, mine: dict[str, Any], where: Where, show: Show) -> None:
             raise Failure(f"the client speaks version {theirs}, this is {VERSION}: the releases differ")
         plan = Plan.of_json(told["plan"])
         agree(mine, where, plan)
+        agree_on_kind(told, device_of(where.device, line.sock.getsockname()))
         line.say("hello", machine=report.machine())
         end = End(plan, line, stack, False, where.device, where.gid_index)
         for size in plan.sizes:
@@ -185,6 +190,16 @@ def agree(mine: dict[str, Any], where: Where, plan: Plan) -> None:
             raise Failure(f"{name} is {shown(value)} at the server, {shown(theirs[name])} at the client")
     if plan.cm and where.gid_index is not None:
         raise Failure("-R: RDMA-CM chooses by address: -x of the server does not go with it")
+
+
+def agree_on_kind(told: Message, own: Device) -> None:
+    """Both ends have a device of one kind: a queue pair of the other kind would be waited for in vain."""
+    theirs, iwarp = printable(str(told["device"])), bool(told["iwarp"])
+    if iwarp != is_iwarp(own):
+        raise Failure(
+            f"the client's device {theirs} is {KINDS[iwarp]}, the server's {own.name} is {KINDS[not iwarp]}: "
+            "give both ends -d of one kind"
+        )
 
 
 def shown(value: object) -> str:

@@ -134,6 +134,7 @@ class Ends:
         self._own: Hello | None = None
         self._peer: Hello | None = None
         self._error: Exception | None = None
+        self._told = False  # a call has raised it
         self._early: deque[Out] = deque()  # messages that wait for the peer's hello
         self._closed = False
         try:
@@ -187,6 +188,11 @@ class Ends:
                 self._error = LostError(words)
         return self._error
 
+    def _tell(self, error: Exception) -> Exception:
+        """A call raises this error, so close() does not."""
+        self._told = self._told or error is self._error
+        return error
+
     # ------------------------------------------------------------------------------------ moving
 
     def _move(self) -> bool:
@@ -219,7 +225,7 @@ class Ends:
                 if one.status < 0
                 else self.error
             )
-            one.finish(why or LostError("the channel is closed"))
+            one.finish(self._tell(why or LostError("the channel is closed")))
 
     def _greet(self) -> None:
         """Say hello, and read the peer's, which is all that may come first."""
@@ -257,7 +263,7 @@ class Ends:
     def _send(self, out: Out) -> bool:
         """Send a message behind those before it; whether it has left its buffer."""
         if self.error is not None:
-            raise self.error
+            raise self._tell(self.error)
         if self._early or not self._has_greeted():
             self._early.append(out)
             return False
@@ -276,14 +282,16 @@ class Ends:
             )
         if sent == -ENOMEM:
             raise MemoryError
-        raise self.error or ValueError("send() after close(): this end has said that no message follows")
+        if self.error is not None:
+            raise self._tell(self.error)
+        raise ValueError("send() after close(): this end has said that no message follows")
 
     def _is_sent(self, out: Out) -> bool:
         """Whether all of it has left its buffer; raises what has ended the channel, or why it cannot go."""
         if 0 < out.handle <= self._machine.sent:
             return True
         if (error := out.error or self.error) is not None:
-            raise error
+            raise self._tell(error)
         return False
 
     def _take_back(self, out: Out) -> bool:
@@ -313,7 +321,7 @@ class Ends:
         if self._machine.take():
             return True
         if self.error is not None:
-            raise self.error
+            raise self._tell(self.error)
         if self._machine.heard_goodbye:
             raise EOFError("the peer has closed its end of the channel")
         return False
@@ -330,7 +338,7 @@ class Ends:
     def _carrying_out(self, wrs: Iterable[SendWR], behind: Callable[[], bytes] | None) -> Steps[None]:
         """Half of the places are for the next requests: two batches are under way."""
         if self.error is not None:
-            raise self.error
+            raise self._tell(self.error)
         left = iter(wrs)
         batch: list[Result] = []
         try:
@@ -376,8 +384,10 @@ class Ends:
                 self._machine.hand = None
                 yield Until(self._has_closed, _NOT_CLOSED)
                 if self.error is not None:
-                    raise self.error
+                    raise self._tell(self.error)
                 yield from self._parting()
+            elif not self._told:
+                raise self._tell(self.error)
         except TimeoutError as error:
             yield from self._end(error, "the goodbyes were not said in time")
             raise

@@ -189,7 +189,7 @@ class Layout:
             raise ValueError(f"{what}: {array.dtype} holds Python objects, which mean nothing to a peer")
         if array is not None and array.dtype.kind in "mM":  # NumPy makes no buffer of dates
             buffer = array = array.view("i8")
-        view = view_of(buffer, what)
+        view = view_of(buffer, what, to_write=self._to_write)
         if self._to_write and view.readonly:
             raise ValueError(f"{what} needs a buffer that can be written, not a {type(buffer).__name__}")
         if array is None or view.c_contiguous or not view.nbytes:
