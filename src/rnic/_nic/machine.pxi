@@ -3,8 +3,9 @@
 
 cdef enum:
     LONGEST_NS = 250000000  # a signal that comes just ahead of a sleep does not end the sleep, which therefore is short
-    FOREVER = 4000000000    # seconds
     ROUNDS = 4              # how often one step looks again, so that a busy peer does not keep a loop from other work
+
+cdef double FOREVER = 4e9   # seconds
 
 cdef extern from "<sys/syscall.h>":
     long syscall(long, ...) nogil

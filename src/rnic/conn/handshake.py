@@ -184,10 +184,8 @@ class Desk:
             self.not_served(one.get_peer_addr(), error)
 
     def not_served(self, peer: SockAddr | None, error: BaseException) -> None:
-        """Log that a request was not served; as a warning the first time that a resource has run out, or that
-        the device refuses what Config asks for.
-        """
-        lacks = not self._warned and (lacking(error) or getattr(error, "errno", None) == EINVAL)
+        """Log that a request was not served; as a warning the first time that a resource has run out."""
+        lacks = lacking(error) and not self._warned
         self._warned = self._warned or lacks
         text = "a request from %s was not served: %s"
         _log.log(WARNING if lacks else INFO, text, peer, exhausted(error))
