@@ -26,8 +26,11 @@ static const uint8_t next_state[MSG_STATES][INPUTS] = {
 
 void msg_ends_step(struct msg *m, enum input what) {
     uint8_t next = next_state[m->state][what];
-    if (next != STAYS)
-        m->state = next;
+    if (next == STAYS)
+        return;
+    if (m->state == MSG_ABORTING) /* the peer knows why, or never will */
+        msg_out_clear(m);
+    m->state = next;
 }
 
 int msg_state(const struct msg *m) { return m->state; }
@@ -45,7 +48,7 @@ static struct msg_error error_of(int kind, uint32_t reason, const char *text) {
     return e;
 }
 
-/* The connection ends: what was not delivered is counted, and all that waits is dropped. */
+/* The connection ends: what was not delivered is counted, and what has come in part is dropped. */
 static void finish(struct msg *m, const struct msg_error *error, enum input what) {
     uint64_t bytes;
     m->undelivered = msg_out_messages(m, &bytes);
@@ -53,7 +56,6 @@ static void finish(struct msg *m, const struct msg_error *error, enum input what
         m->undelivered += m->out.under_way[i % UNDER_WAY].ends;
     m->out.sent_at_end = msg_left(m);
     m->error = *error;
-    msg_out_clear(m);
     msg_in_let_go(m);
     msg_ends_step(m, what);
 }
@@ -61,8 +63,10 @@ static void finish(struct msg *m, const struct msg_error *error, enum input what
 void msg_ends_end(struct msg *m, const struct msg_error *error) {
     if (m->state == MSG_ABORTING)
         msg_ends_step(m, LOST);
-    else if (!is_over(m))
+    else if (!is_over(m)) {
         finish(m, error, LOST);
+        msg_out_clear(m);
+    }
 }
 
 void msg_ends_fail(struct msg *m, const struct msg_error *error) {
@@ -72,6 +76,7 @@ void msg_ends_fail(struct msg *m, const struct msg_error *error) {
     }
     m->out.abort_bytes = msg_frame_put_abort(m->out.abort, frame_size(m), error->reason, error->text);
     finish(m, error, credits_allow(&m->credits, true) ? FAULT : LOST);
+    msg_out_abort(m);
 }
 
 void msg_ends_aborted(struct msg *m, uint32_t reason, const uint8_t *text, uint32_t bytes) {

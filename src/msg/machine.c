@@ -42,6 +42,7 @@ void msg_release(struct msg *m) {
     msg_lost(m, "the connection was given back");
     msg_fail_operations(m);
     msg_fetch_close(m);
+    msg_out_clear(m); /* an announced message stays after an abort */
 }
 
 void msg_free(struct msg *m) {

@@ -200,6 +200,7 @@ bool msg_out_next(struct msg *m, uint8_t *to, struct posting *p);
 void msg_out_completed(struct msg *m, uint64_t number);
 bool msg_out_taken(struct msg *m, uint32_t number); /* by the peer; false: no such message is announced */
 int msg_out_goodbye(struct msg *m);
+void msg_out_abort(struct msg *m); /* drops what waits; an announced message stays until msg_out_clear() */
 void msg_out_clear(struct msg *m);
 uint64_t msg_out_messages(const struct msg *m, uint64_t *bytes); /* that were not handed out whole */
 

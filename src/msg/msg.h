@@ -252,6 +252,8 @@ bool msg_operates(const struct msg *m); /* some are queued or under way */
 /* Says goodbye after all that is queued and all operations; messages that come are dropped from now on.  When `timeout` ns
  * pass before both ends have said it, the connection is aborted; MSG_NEVER: no limit. */
 void msg_close(struct msg *m, int64_t now, int64_t timeout);
+/* Ends the connection and tells the peer why.  The buffers of messages are free; a message that is announced stays as a
+ * copy until the peer has been told, or msg_release(). */
 void msg_abort(struct msg *m, const char *text);
 void msg_lost(struct msg *m, const char *text);
 /* The peer has disconnected, with the private data of its DREQ; after msg_pump() has handled what came before. */

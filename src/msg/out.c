@@ -146,7 +146,7 @@ static int detach(struct msg *m, struct item *item) {
     void *copy = malloc(item->bytes);
     if (!copy)
         return -ENOMEM;
-    memcpy(copy, item->data, item->bytes);
+    m->hooks.copy(m->hooks.arg, copy, item->data, item->bytes);
     if (item->mr &&
         m->ops->rereg_mr(item->mr, RNIC_REREG_MR_CHANGE_TRANSLATION, NULL, copy, item->bytes, 0, NULL) < 0) {
         free(copy);
@@ -154,6 +154,18 @@ static int detach(struct msg *m, struct item *item) {
     }
     item->data = item->copy = copy;
     return 0;
+}
+
+/* Drops what waits, but for an announced message: the peer can READ a copy of it until it has the ABORT.  A READ that
+ * is refused breaks the queue pair, and the ABORT may not arrive any more. */
+void msg_out_abort(struct msg *m) {
+    for (struct item *item = m->out.first, *next; item; item = next) {
+        next = item->next;
+        if (!item->begun || !item->mr || (!item->copy && detach(m, item) < 0))
+            drop(m, item);
+        else
+            item->stopped = true;
+    }
 }
 
 bool msg_take_back(struct msg *m, uint64_t handle) {

@@ -905,6 +905,94 @@ static void a_raw_peer_that_leaves_early_is_an_error(void) {
     talk_close();
 }
 
+/* ---------------------------------------------------------------- the end of an announced message */
+
+#define LONG 300000
+
+/* a's message is announced, and b's READ of it is under way; the message's bytes. */
+static uint8_t *open_fetching(void) {
+    struct how h = {.announce = 5000};
+    talk_open_both(&h, &h);
+    uint8_t *data = say(&a, LONG, 0, 1, 1);
+    msg_want(b.m, true, false);
+    fabric_settle(&p.f);
+    talk_pump(&b);
+    CHECK_EQ(b.m->operations.posted_n - b.m->operations.ended_n, 1);
+    return data;
+}
+
+/* a has ended: its program has its memory again, and b hears why, whatever became of the READ. */
+static void heard_during_the_fetch(uint8_t *data, uint32_t reason, const char *text) {
+    char expected[256] = "the peer aborted the connection: ";
+    CHECK_EQ(msg_state(a.m), MSG_ABORTING);
+    CHECK_EQ(msg_undelivered(a.m), 1);
+    CHECK_EQ(msg_left(a.m), 1);
+    free(data);
+    talk_settle();
+    CHECK_EQ(msg_state(a.m), MSG_FAILED);
+    CHECK(!a.m->out.first);
+    CHECK(msg_failed(b.m) == NULL);
+    CHECK_EQ(msg_error(b.m)->reason, reason);
+    CHECK(!strcmp(msg_error(b.m)->text, strcat(expected, text)));
+    if (msg_find(b.m, MSG_ANY)) /* the READ was faster */
+        hear(&b, MSG_ANY, LONG, 1);
+    talk_close();
+}
+
+static void an_abort_during_a_fetch_tells_why(void) {
+    uint8_t *data = open_fetching();
+    msg_abort(a.m, "enough");
+    heard_during_the_fetch(data, MSG_APPLICATION, "enough");
+    data = open_fetching();
+    CHECK(!msg_take_back(a.m, 1));
+    msg_abort(a.m, "too late");
+    heard_during_the_fetch(data, MSG_APPLICATION, "too late");
+    data = open_fetching();
+    msg_close(a.m, (int64_t)p.f.now, 0);
+    talk_pump(&a);
+    heard_during_the_fetch(data, MSG_TIMEOUT, "the goodbyes were not said in time");
+}
+
+static uint64_t copied; /* by the owner's hook, which lets other threads run meanwhile */
+
+static void note_copy(void *arg, void *to, const void *from, uint64_t bytes) {
+    (void)arg;
+    memcpy(to, from, bytes);
+    copied += bytes;
+}
+
+static void the_owner_makes_the_copy_of_a_message_that_it_takes_back(void) {
+    for (int aborts = 0; aborts < 2; aborts++) {
+        uint8_t *data = open_fetching();
+        a.m->hooks.copy = note_copy;
+        copied = 0;
+        if (aborts)
+            msg_abort(a.m, "enough");
+        else
+            msg_take_back(a.m, 1);
+        CHECK_EQ(copied, LONG);
+        msg_abort(a.m, "enough");
+        CHECK_EQ(copied, LONG);
+        heard_during_the_fetch(data, MSG_APPLICATION, "enough");
+    }
+}
+
+/* Without a credit the disconnect carries the ABORT: until the owner has sent that, the message stays, too. */
+static void an_abort_without_a_credit_keeps_the_message_until_the_release(void) {
+    uint8_t *data = open_fetching();
+    a.m->credits.spent = a.m->credits.given + a.m->credits.returned;
+    msg_abort(a.m, "enough");
+    CHECK_EQ(msg_state(a.m), MSG_FAILED);
+    CHECK_EQ(msg_left(a.m), 1);
+    free(data);
+    talk_settle();
+    CHECK(msg_failed(b.m) == NULL);
+    hear(&b, MSG_ANY, LONG, 1);
+    msg_release(a.m);
+    CHECK(!a.m->out.first);
+    talk_close();
+}
+
 int main(void) {
     RUN(the_goodbye_comes_behind_all_that_was_sent);
     RUN(an_abort_tells_why);
@@ -953,5 +1041,8 @@ int main(void) {
     RUN(a_raw_message_without_memory_for_it_is_lost);
     RUN(a_raw_message_for_whoever_has_closed_is_dropped);
     RUN(a_raw_peer_that_leaves_early_is_an_error);
+    RUN(an_abort_during_a_fetch_tells_why);
+    RUN(the_owner_makes_the_copy_of_a_message_that_it_takes_back);
+    RUN(an_abort_without_a_credit_keeps_the_message_until_the_release);
     return check_done();
 }

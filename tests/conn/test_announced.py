@@ -348,3 +348,32 @@ def test_the_end_wakes_who_waits_for_an_announced_message() -> None:
                 await taking
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", ["abort", "drop"])
+@pytest.mark.parametrize("local", ["on", "off"])
+def test_an_abort_while_the_peer_reads_a_message_tells_why(
+    how: str, local: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main(turns: int) -> None:
+        async with ends() as (a, b):
+            receiving = asyncio.create_task(b.recv())
+            message = bytearray(LONG)
+            sending = asyncio.create_task(a.send(message))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if how == "abort":
+                await a.abort("enough")
+            else:
+                a.drop("enough")
+            message[:] = bytes(len(message))
+            with pytest.raises(AbortedError, match=r"peer aborted.*enough"):
+                for _ in range(2):  # the READ may be faster
+                    assert await receiving == LONG
+                    receiving = asyncio.create_task(b.recv())
+            with suppress(EndpointError):
+                await sending
+
+    monkeypatch.setenv("RNIC_LOCAL", local)
+    for turns in range(1, 20):
+        asyncio.run(main(turns))

@@ -715,3 +715,14 @@ def test_an_atomic_takes_every_number_of_8_bytes_and_no_other(way: str) -> None:
         with pytest.raises(TypeError, match="swap is a whole number, not NoneType"):
             atomic("compare_swap", 1, None)
         assert int.from_bytes(memory, sys.byteorder) == 1 << 63
+
+
+def test_a_batch_that_only_the_end_has_stopped_names_its_first_operation() -> None:
+    with pair() as (a, b):
+        remote = shared(a, b, bytearray(64))
+        with pytest.raises(LostError, match="hang_up"), a.batch(WAIT) as batch:
+            a.hang_up()
+            batch.read(bytearray(64), remote)
+            batch.write(b"x", remote)
+        assert batch.failed is not None
+        assert batch.failed.index == 0

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,14 +17,15 @@ from errno import ETIMEDOUT
 import pytest
 
 import rnic
-from conn.peers import WAIT
+from conn.peers import WAIT, settle
 from conn.test_loss import REGION, exchange
 from rdmacm.ends import all_quiet
 from rdmacm.mortal import mortal
 from rnic import Faults
-from rnic.conn.core import SILENT
-from rnic.conn.ending import Ending
-from rnic.endpoint import AbortedError, EndpointError, LostError, State
+from rnic.conn.core import HUNG_UP, SILENT
+from rnic.conn.ending import GRACE, Ending
+from rnic.endpoint import AbortedError, EndpointError, LostError, Region, State
+from rnic.enums import WCStatus
 from rnic.rdmacm import Event, EventChannel
 from rnic.rdmacm.iwcm.connection import IwConnection
 from rnic.rdmacm.registry import registry
@@ -260,3 +263,53 @@ def test_all_of_it_arrives_or_the_failure_has_a_name(faults: Faults, spares: boo
         assert not beside.is_alive()
     print(outcomes)
     assert outcomes["done"] == COUNT if spares else outcomes.total() == COUNT
+
+
+def test_the_operation_that_the_peer_refused_is_named_though_it_stopped_one_before_it() -> None:
+    with pair() as (a, b):
+        b.share(bytearray(1 << 24))
+        remote = a.next_region(WAIT)
+        beyond = Region(remote.id, remote.addr, 2 * remote.length, remote.rkey, remote.access)
+        with pytest.raises(LostError, match="REM_ACCESS_ERR") as caught, a.batch(WAIT) as batch:
+            first = batch.read(bytearray(remote.length), remote)
+            second = batch.write(b"x", beyond, remote.length)
+        assert first.status == WCStatus.WR_FLUSH_ERR
+        assert batch.failed is second
+        assert caught.value.__notes__ == [f"operation 1 of the batch: {second.what()}"]
+        a.abort()
+        b.abort()
+
+
+def test_calls_say_that_this_end_hung_up() -> None:
+    with pair() as (a, b):
+        settle(a, b)
+        started = time.monotonic()
+        a.hang_up()
+        for call in (lambda: a.recv(WAIT), lambda: a.send(b"x")):
+            with pytest.raises(LostError, match=re.escape(HUNG_UP)):
+                call()
+        assert time.monotonic() - started < GRACE  # nobody else is asked why
+        with pytest.raises(LostError, match="the peer disconnected without a goodbye"):
+            b.recv(WAIT)
+        a.abort()
+        b.abort()
+
+
+@pytest.mark.parametrize("turns", [1, 2, 4, 8])
+def test_an_abort_while_the_peer_reads_a_message_tells_why(turns: int) -> None:
+    message = bytes(30_000_000)
+    with pair() as (a, b), ThreadPoolExecutor(1) as pool:
+        receiving = pool.submit(took_or_ended, b)
+        with contextlib.suppress(TimeoutError):
+            a.send(message, turns / 1000)
+        a.abort("enough")
+        assert receiving.result(WAIT) == "the peer aborted the connection: enough"
+        b.abort()
+
+
+def took_or_ended(conn: rnic.Connection) -> str:
+    """What ends the connection, after a message or not."""
+    with pytest.raises(EndpointError) as caught:
+        for _ in range(2):
+            conn.recv(WAIT)
+    return str(caught.value)

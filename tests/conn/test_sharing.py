@@ -19,6 +19,7 @@ from conn.peers import HOST, SMALL, WAIT, peer
 from conn.test_ends import pair, together
 from rnic.aio import waiting
 from rnic.aio.waiting import CALLS, turn_of
+from rnic.conn.core import HUNG_UP
 from rnic.endpoint import Config, EndpointError, LostError
 
 
@@ -372,7 +373,7 @@ def test_hang_up_comes_from_any_thread() -> None:
             time.sleep(0.001)
         a.hang_up()
         waiting.join(WAIT)
-        assert len(errors) == 1
+        assert [str(one) for one in errors] == [HUNG_UP]
 
 
 # ------------------------------------------------------------ what a peer can make an end hold

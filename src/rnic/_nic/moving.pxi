@@ -180,7 +180,10 @@ cdef class Moving:
     def abort(self, str text not None):
         """End the connection at once, and tell the peer why."""
         self.alone("abort()")
-        msg_abort(self.p, text.encode("utf-8", "replace"))
+        why = text.encode("utf-8", "replace")
+        self.busy = True    # an announced message is copied without the GIL
+        msg_abort(self.p, why)
+        self.busy = False
         self.gather()
 
     def lost(self, str text not None):

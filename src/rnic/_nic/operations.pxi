@@ -302,7 +302,8 @@ cdef class Chain:
     cdef list under_way     # some may have ended
     cdef int64_t given
     cdef public bint fenced         #: The next one is to wait for READs and atomics before it.
-    cdef readonly Result failed     #: The first operation that has failed; None: none has.
+    cdef readonly Result failed     #: The first operation that failed and says why, or that failed; None: none has.
+    cdef bint flushed               # it does not say why
 
     def __init__(self, machine):
         self.machine, self.under_way = machine, []
@@ -317,11 +318,16 @@ cdef class Chain:
         return one
 
     cpdef bint is_over(self):
-        """Whether all have ended; what has is forgotten here, but for the first that failed."""
+        """Whether all have ended; what has is forgotten here, but for `failed`."""
         cdef Py_ssize_t n = 0
         while n < len(self.under_way) and (<Result>self.under_way[n]).done:
-            if self.failed is None and (<Result>self.under_way[n]).error is not None:
-                self.failed = self.under_way[n]
+            self.note(self.under_way[n])
             n += 1
         del self.under_way[:n]
         return not self.under_way
+
+    cdef void note(self, Result one):
+        """Note the first that failed; one that was only flushed gives way to a later one that says why."""
+        cdef bint says_why = one.op.status != RNIC_WC_WR_FLUSH_ERR
+        if one.error is not None and (self.failed is None or (says_why and self.flushed)):
+            self.failed, self.flushed = one, not says_why

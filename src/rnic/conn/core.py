@@ -56,6 +56,7 @@ _DISCONNECTS = (EventType.DISCONNECTED, EventType.DEVICE_REMOVAL, EventType.UNRE
 _CONFUSED = (EventType.CONNECT_ERROR, EventType.REJECTED)
 _LAST_ACK = 0.1  # seconds for the last acknowledgements, when the peer of a raw connection has disconnected
 RESET = "the peer's process has died, or the TCP connection was reset on its way"
+HUNG_UP = "this end has ended the connection: hang_up() was called"
 SILENT = "the peer did not answer: its process is stopped or gone, or packets do not arrive"
 
 
@@ -282,7 +283,10 @@ class Core:
         event = self._disconnected
         if event is None or self.state in (State.CLOSED, State.FAILED) or self._may_have_arrived(event, now):
             return False
-        if event.status == -ECONNRESET:
+        data = event.param.private_data if isinstance(event.param, ConnParam) else b""
+        if self.end.hung_up and not data:
+            self.machine.lost(HUNG_UP)
+        elif event.status == -ECONNRESET:
             self.machine.lost(RESET if self.has_streams else "the peer's process has died")
         elif event.event is not EventType.DISCONNECTED:
             self.machine.lost(f"{event.event.name}: the peer does not answer, or the device is gone")
@@ -291,8 +295,7 @@ class Core:
         elif event.status:  # of iWARP alone
             self.machine.lost(f"the connection was lost: {os.strerror(-event.status)}")
         else:
-            param = event.param
-            self.machine.disconnected(param.private_data if isinstance(param, ConnParam) else b"")
+            self.machine.disconnected(data)
         return True
 
     def _may_have_arrived(self, event: CmEvent, now: float) -> bool:
@@ -320,13 +323,14 @@ class Core:
             self.machine.lost(explain(failed))
             return True
         self._cm_events()
-        if self.has_streams and self._disconnected is None:  # the CM is about to say why
+        unsaid = self._disconnected is None and not self.end.hung_up
+        if self.has_streams and unsaid:  # the CM is about to say why
             if self._reason_by is None:
                 self._reason_by = now + GRACE
             if now < self._reason_by:
                 return False
         if not self._lost_peer(math.inf):
-            self.machine.lost(explain(failed))
+            self.machine.lost(HUNG_UP if self.end.hung_up else explain(failed))
         return True
 
     def finish_failed(self, now: float) -> None:

@@ -28,6 +28,8 @@ class Ending:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._said_disconnect = False
+        self.hung_up = False
+        """hang_up() was called."""
         self.flushed_by: float | None = None
         """When to look at the queue pair again; None: not."""
         self.linger_by: float | None = None
@@ -58,6 +60,7 @@ class Ending:
 
     def hang_up(self) -> None:
         """From any thread: move the queue pair to ERR; the next pump finds that out."""
+        self.hung_up = True  # first: another thread's pump may find the queue pair in ERR at once
         if self._core.has_streams:  # whose disconnect waits for the peer
             to_error(self._core.qp)
         with contextlib.suppress(VerbsError):  # it has ended already

@@ -63,7 +63,8 @@ class BatchFace:
     read it, at any time.
 
     A call raises ValueError or TypeError for an impossible operation. A later failure is raised at the end of
-    the block: the first one, which is also `failed`, with a note that names its operation. result() of each
+    the block: the first one, which is also `failed`, with a note that names its operation. An operation that
+    only the end of the connection stopped comes behind the one that caused that end. result() of each
     operation tells its own outcome. An exception inside the block leaves it at once: posted operations go on.
     """
 
@@ -120,7 +121,7 @@ class BatchFace:
 
     @property
     def failed(self) -> Result | None:
-        """The first operation that has failed; None: none has."""
+        """The first operation that failed by itself; else the first that failed; None: none has."""
         return self._chain.failed
 
     def raise_failed(self) -> None:
