@@ -288,25 +288,25 @@ def test_on_end_is_told_of_a_failure() -> None:
     run(main)
 
 
-def test_close_tells_of_an_end_that_nothing_has_told_of() -> None:
+@pytest.mark.parametrize("watched", [False, True])
+def test_close_tells_of_an_end_that_nothing_has_told_of(watched: bool) -> None:
     """The messages ended with the peer's goodbye, and then its close() came to its limit."""
 
     async def main() -> None:
-        for watched in (False, True):
-            async with both() as (here, there):
-                told: list[EndpointError | None] = []
-                await here.send(b"perhaps lost")
-                with pytest.raises(AbortedError, match="goodbyes"):
-                    await there.close(0.2)
-                assert [message async for message in here] == []
-                await until(lambda: here.statistics().state is State.FAILED)
-                if watched:
-                    here.on_end(told.append)
-                    await until(lambda: told)
-                    assert told == [None]  # the messages have ended well
-                with pytest.raises(AbortedError, match="goodbyes"):
-                    await here.close()
+        async with both() as (here, there):
+            told: list[EndpointError | None] = []
+            await here.send(b"perhaps lost")
+            with pytest.raises(AbortedError, match="goodbyes"):
+                await there.close(0.2)
+            assert [message async for message in here] == []
+            await until(lambda: here.statistics().state is State.FAILED)
+            if watched:
+                here.on_end(told.append)
+                await until(lambda: told)
+                assert told == [None]  # the messages have ended well
+            with pytest.raises(AbortedError, match="goodbyes"):
                 await here.close()
+            await here.close()
 
     run(main)
 

@@ -21,6 +21,7 @@ import pytest
 import rnic
 from conn.peers import HOST, SMALL, WAIT, descriptors, quiet
 from rnic import VerbsError
+from rnic.conn.waits import LOOK, sleep
 from rnic.endpoint import AbortedError, ClosedError, LostError
 from waiting import until
 
@@ -221,6 +222,19 @@ def test_a_signal_ends_a_server_gracefully() -> None:
             assert conn.recv(WAIT) == b"after"
         out, err = process.communicate(timeout=WAIT)
     assert (out, err, process.returncode) == ("served\n", "", 0)
+
+
+def test_the_main_thread_looks_for_signals_that_came_just_ahead_of_a_sleep() -> None:
+    reader, writer = os.pipe()
+    with open(reader, "rb"), open(writer, "wb"):
+        sleep((reader,), None)  # comes back
+        other = threading.Thread(target=sleep, args=((reader,), None))
+        other.start()
+        other.join(2 * LOOK)
+        assert other.is_alive()  # another thread runs no handlers
+        os.write(writer, b"x")
+        other.join(WAIT)
+        assert not other.is_alive()
 
 
 def until_the_end(conn: rnic.Connection) -> None:

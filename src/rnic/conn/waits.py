@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import select
+import threading
 from collections.abc import Callable
 from functools import partial
 from math import inf
@@ -14,13 +15,19 @@ from rnic.conn.core import Core
 from rnic.conn.face import Face
 from rnic.times import earliest, milliseconds, seconds
 
+LOOK = 0.25
+"""Seconds.  Python does not hear of a signal that comes just ahead of a sleep, until that ends: in the thread that
+runs the handlers it is short."""
+
 
 def sleep(filenos: tuple[int, ...], until: float | None) -> None:
-    """Sleep until one of the descriptors is readable, or until a time."""
+    """Sleep until one of the descriptors is readable, or until a time; the main thread may wake earlier."""
     poll = select.poll()
     for fd in filenos:
         poll.register(fd, select.POLLIN)
     left = None if until is None else max(0.0, until - monotonic())
+    if threading.current_thread() is threading.main_thread():
+        left = LOOK if left is None else min(left, LOOK)
     poll.poll(milliseconds(left))
 
 
