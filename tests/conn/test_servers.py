@@ -8,6 +8,7 @@ import logging
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -225,14 +226,14 @@ def test_a_signal_ends_a_server_gracefully() -> None:
 
 
 def test_the_main_thread_looks_for_signals_that_came_just_ahead_of_a_sleep() -> None:
-    reader, writer = os.pipe()
-    with open(reader, "rb"), open(writer, "wb"):
-        sleep((reader,), None)  # comes back
-        other = threading.Thread(target=sleep, args=((reader,), None))
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        sleep((reader.fileno(),), None)  # comes back
+        other = threading.Thread(target=sleep, args=((reader.fileno(),), None))
         other.start()
         other.join(2 * LOOK)
         assert other.is_alive()  # another thread runs no handlers
-        os.write(writer, b"x")
+        writer.send(b"x")
         other.join(WAIT)
         assert not other.is_alive()
 

@@ -16,8 +16,8 @@ from rnic.conn.face import Face
 from rnic.times import earliest, milliseconds, seconds
 
 LOOK = 0.25
-"""Seconds.  Python does not hear of a signal that comes just ahead of a sleep, until that ends: in the thread that
-runs the handlers it is short."""
+"""Seconds.  Python does not hear of a signal that comes just ahead of a sleep, until that ends: in the thread
+that runs the handlers it is short."""
 
 
 def sleep(filenos: tuple[int, ...], until: float | None) -> None:
