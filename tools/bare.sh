@@ -99,6 +99,7 @@ python_mounts() {
 }
 
 if [ ! -d "$root" ]; then
+    umount "$root.part/proc" 2>/dev/null || : # of a run that was ended
     rm -rf --one-file-system "$root.part"
     mkdir -p "$root.part"
     if [ "$suite" = here ]; then copy_root "$root.part"; else make_root "$root.part"; fi
