@@ -468,8 +468,8 @@ static void an_ack_waits_for_the_answer_that_it_can_ride_with(void) {
     pair_close(&p);
 }
 
-/* Who sees a WRITE in its memory and answers polls for the answer's own ACK then: there it finds the next WRITE, too, if that one
- * comes first. */
+/* A program that sees a WRITE in its memory and answers it polls for the completion of the answer next. The same polls take in the
+ * next WRITE if that comes ahead of the ACK. */
 static void the_ack_of_a_write_waits_for_a_program_that_has_answered_one(void) {
     pair_open(&p, .ack_hold = 50 * US);
     post_write(&p.a, 1, 0, 0, 8);

@@ -17,6 +17,7 @@ def _note_fork():
 
 os.register_at_fork(after_in_child=_note_fork)
 
+
 cdef enum:                  # what a call waits for
     ANY_MESSAGE
     TAGGED

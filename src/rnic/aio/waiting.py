@@ -156,7 +156,7 @@ class MessageQueue(Queue):
     def __init__(self, arrivals: Arrivals) -> None:
         super().__init__()
         self._arrivals = arrivals
-        # Those of the tasks that wake() has to look at, in their order.
+        # The tasks that wake() has to look at, in their order.
         self._untagged: _Waiters = OrderedDict()
         self._tagged: dict[int, _Waiters] = {}
         self.tags = self._tagged.keys()

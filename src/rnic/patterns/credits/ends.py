@@ -189,7 +189,7 @@ class Ends:
         return self._error
 
     def _tell(self, error: Exception) -> Exception:
-        """A call raises this error, so close() does not."""
+        """Note that a call raises this error, so that close() does not; returns it."""
         self._told = self._told or error is self._error
         return error
 
