@@ -262,6 +262,7 @@ static enum bad end_send(struct qp *qp, struct reader *in) {
 
 static enum bad end_write(struct qp *qp, struct reader *in) {
     COUNT(qp, requests_executed);
+    qp->nic->silent++;
     in->written = in->writing ? in->written + in->payload : in->payload;
     in->writing = !in->last;
     if (!in->last || is_ready_message(iwarp_of(qp), RNIC_STREAM_RTR_WRITE))
@@ -284,6 +285,7 @@ static enum bad end_read_response(struct qp *qp, struct reader *in) {
 
 static enum bad end_request(struct qp *qp, struct reader *in) {
     COUNT(qp, requests_executed);
+    qp->nic->silent++;
     in->msn[QUEUE_REQUEST]++;
     in->unasked = false;
     serve_take(qp);

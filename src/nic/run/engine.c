@@ -24,11 +24,14 @@
 #define LONGEST_NS 250000000 /* and it looks up after that time, whatever else it may have missed */
 #define IN_USE_NS 200000    /* an application that polled within this time is still at it */
 #define LOOKS_SKIPPED 15   /* of them in a row, while the application has the lock */
-#define LEFT_NS 50000      /* an application that polls has not done so for this time, and something has lain there: */
-#define LEFT_LOOKS 2       /* if that is so at each of so many looks, it polls for something else, its memory perhaps, */
-#define LEAVES_NS 50000000 /* and the engine does the work for this time; */
+#define GONE_NS 250000     /* an application that polls has not done so for this time: longer than it takes the engine to wake and look */
+#define LEFT_NS 50000      /* or for this time, and a WRITE has lain there: if that is so */
+#define LEFT_LOOKS 2       /* at each of so many looks, it polls for something else, its memory perhaps, */
+#define LEAVES_NS 50000000 /* and the engine does the work for this time, */
+#define LOOKS_ELSEWHERE_NS 1000000000 /* and looks up often for this time; */
 #define LEFT_HOLD_NS 100000 /* an ACK waits so long for the answer of that application */
-#define STEADY_LOOKS 8     /* so many looks that have found it at work make the next ones rarer */
+#define STEADY_LOOKS 8     /* so many looks that have found it at work double the time between the next ones */
+#define POLLED_RARE_NS 8000000 /* and how rare they get beside one that polls: at twice as many 1 % of its messages would wait */
 #define PASSES 16           /* between two looks at who waits for the lock, and at sockets without queue pairs */
 #define LATE_MOST_NS 1000000000ull /* a delay that is longer counts as that: the process was stopped */
 #define LATE_MEMORY 16      /* a delay is remembered so many times as long as it was */
@@ -223,9 +226,10 @@ static void leave_to_program(struct run *run) { arm(run, drives(run, run_clock()
 
 /* A program may poll its completion queue for a moment, and then its memory for a WRITE that only we can carry out; or compute
  * between two waits. */
-static void note_look(struct run *run, uint64_t now, bool left) {
+static void note_look(struct run *run, uint64_t now, bool gone, bool left) {
     uint32_t drives = atomic_load(&run->drives);
     bool same = atomic_load(&run->driven) && drives == run->seen_drives;
+    run->steady = gone ? 0 : run->steady + 1;
     run->moves = drives - run->seen_drives > 1;
     run->lasting = same ? run->lasting + 1 : 0;
     run->left = left && drives == run->seen_drives ? run->left + 1 : 0;
@@ -236,9 +240,10 @@ static void note_look(struct run *run, uint64_t now, bool left) {
     atomic_store(&run->left_until, now + LEAVES_NS);
 }
 
-static bool is_absent(const struct run *run, uint64_t now) {
+/* The application has not looked for longer than that; one that has waited, for longer than between two looks. */
+static bool is_absent(const struct run *run, uint64_t now, uint64_t polled_ago) {
     uint64_t last = atomic_load(&run->polls_at), left = atomic_load(&run->driven_at);
-    uint64_t since = left > last ? left : last, patience = left > last ? ENGINE_LOOKS_NS : LEFT_NS;
+    uint64_t since = left > last ? left : last, patience = left > last ? ENGINE_LOOKS_NS : polled_ago;
     return now > since && now - since > patience && !atomic_load(&run->polling) && !atomic_load(&run->driven);
 }
 
@@ -256,22 +261,23 @@ static bool lock_to_look(struct run *run, bool asked) {
 /* What the polling application leaves to the engine: sockets without queue pairs, and the ports' timers. */
 static void look_up(struct run *run, bool input) {
     uint64_t now = run_clock();
-    bool absent = is_absent(run, now);
-    run->steady = absent ? 0 : run->steady + 1;
-    if (!lock_to_look(run, input || absent)) {
-        note_look(run, now, false);
+    bool absent = is_absent(run, now, LEFT_NS), gone = is_absent(run, now, GONE_NS), works = input || absent;
+    if (!lock_to_look(run, works)) {
+        note_look(run, now, gone, false);
         return;
     }
+    uint64_t silent = run->nic->silent;
     leave_to_program(run);
     source_timers(run, now);
-    bool found = (input || absent) && progress(run, now, true);
-    if (input || absent)
+    bool found = works && progress(run, now, true);
+    if (works)
         progress_finish(run, now);               /* a thread that drives hears of new timers */
     if (found && run->sleeper == SLEEPER_DRIVER) /* a loop that sleeps would not hear of more */
         EACH_SOURCE(run, s, may_sleep)
     s->is->may_sleep(s->owner);
+    bool left = absent && run->nic->silent != silent;
     run_unlock(run);
-    note_look(run, now, found && absent);
+    note_look(run, now, gone, left);
 }
 
 /* From now on whoever sends by memory wakes us, or not any more, unless a thread drives that has gone to sleep meanwhile; false:
@@ -287,16 +293,20 @@ static bool memory_asleep(struct run *run, bool asleep) {
     return may;
 }
 
-/* Each look interrupts the program where no processor is free. One that has been at it for long is looked at more rarely. */
-static uint64_t looks_apart(const struct run *run) {
-    uint64_t steady = 1 + run->steady / STEADY_LOOKS, least = run->moves ? 2 : 1;
-    uint64_t apart = (steady > least ? steady : least) * ENGINE_LOOKS_NS;
-    return apart < ENGINE_RARE_NS ? apart : ENGINE_RARE_NS;
+/* Each look interrupts the program where no processor is free, and keeps a message waiting. A program that has been at it for long
+ * is looked at more rarely, unless it polls its memory. */
+static uint64_t looks_apart(const struct run *run, uint64_t now) {
+    uint64_t apart = run->moves ? 2 * ENGINE_LOOKS_NS : ENGINE_LOOKS_NS;
+    uint64_t most = run->sleeper == SLEEPER_DRIVER ? ENGINE_RARE_NS : POLLED_RARE_NS;
+    bool elsewhere = now < atomic_load(&run->left_until) + LOOKS_ELSEWHERE_NS;
+    for (uint32_t i = run->steady / STEADY_LOOKS; i && apart < most && !elsewhere; i--)
+        apart *= 2;
+    return apart;
 }
 
 /* When to look up. A thread that waits for long needs no look: it does all that is due. */
 static uint64_t looks_up_at(struct run *run, uint64_t now) {
-    uint64_t soon = now + looks_apart(run), at = soon;
+    uint64_t soon = now + looks_apart(run, now), at = soon;
     if (run->lasting > LASTING_LOOKS) {
         engine_lock(run);
         at = first_timer(run, now + LONGEST_NS);
