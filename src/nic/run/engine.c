@@ -275,7 +275,7 @@ static void look_up(struct run *run, bool input) {
     if (found && run->sleeper == SLEEPER_DRIVER) /* a loop that sleeps would not hear of more */
         EACH_SOURCE(run, s, may_sleep)
     s->is->may_sleep(s->owner);
-    bool left = absent && run->nic->silent != silent;
+    bool left = absent && (run->sleeper == SLEEPER_DRIVER ? found : run->nic->silent != silent);
     run_unlock(run);
     note_look(run, now, gone, left);
 }
