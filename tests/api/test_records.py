@@ -175,6 +175,16 @@ def test_no_device_at_all_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
         rnic.open_device()
 
 
+@pytest.mark.parametrize("which", [None, "roce_lo"])
+def test_no_device_that_the_environment_names_says_so(
+    monkeypatch: pytest.MonkeyPatch, which: str | None
+) -> None:
+    monkeypatch.setenv("RNIC_DEVICES", "nosuch")
+    monkeypatch.delenv("RNIC_DEVICE", raising=False)
+    with pytest.raises(rnic.VerbsError, match="as RNIC_DEVICES=nosuch names none of this machine's"):
+        rnic.open_device(which)
+
+
 def test_what_is_no_record_is_named() -> None:
     with rnic.open_device("roce_lo") as ctx, ctx.alloc_pd() as pd, ctx.create_cq(1) as cq:
         with pytest.raises(TypeError, match=r"create_qp\(\) takes a QPInitAttr, not str"):
