@@ -556,6 +556,32 @@ static void two_loops_and_one_that_waits(void) {
         CHECK_EQ(pthread_join(seats[i].thread, NULL), 0);
 }
 
+static bool is_called(void) {
+    struct pollfd fd = {.fd = run_here()->busy_fd, .events = POLLIN};
+    return poll(&fd, 1, 0) == 1;
+}
+
+/* It sleeps on the same descriptor, and would sleep on if a loop that was faster had read the call. */
+static void test_a_loop_leaves_a_call_to_the_thread_that_drives(void) {
+    open_all(-1);
+    struct run *run = run_here();
+    for (int driven = 1; driven >= 0; driven--) {
+        run_lock(run);
+        atomic_store(&run->driven, driven);
+        atomic_store(&run->drives_at, NEVER);
+        drive_wake_for(run, 1);
+        run_unlock(run);
+        CHECK(is_called());
+        drive_look(run);
+        CHECK_EQ(is_called(), driven);
+        run_lock(run);
+        drive_answer(run);
+        run_unlock(run);
+        CHECK(!is_called());
+    }
+    close_all();
+}
+
 static void test_loops_that_sleep_on_the_devices_descriptor_miss_nothing(void) {
     both_ways(two_loops_and_one_that_waits);
 }
@@ -711,6 +737,7 @@ int main(void) {
     RUN(test_each_of_many_threads_that_wait_gets_its_messages);
     RUN(test_each_gets_its_messages_beside_threads_that_do_other_things);
     RUN(test_a_peer_is_served_while_the_program_computes);
+    RUN(test_a_loop_leaves_a_call_to_the_thread_that_drives);
     RUN(test_loops_that_sleep_on_the_devices_descriptor_miss_nothing);
     RUN(test_a_look_after_a_settled_sleep_finds_what_has_come);
     RUN(test_a_peer_is_served_behind_a_thread_that_has_let_others_run);

@@ -17,7 +17,7 @@ import rnic
 from conn.peers import HOST, WAIT
 from rdmacm.ends import IWARP, all_quiet
 from rdmacm.mortal import PIECE, Mortal, cable, mortal
-from rnic.endpoint import Config, LostError, RefusedError, Region
+from rnic.endpoint import Config, LostError, RefusedError, Region, State
 from rnic.rdmacm import EventType, PortSpace, Timing
 
 POINTS = ["idle", "send", "write", "read"]
@@ -110,6 +110,25 @@ def test_every_task_hears_that_the_other_process_was_killed() -> None:
     with mortal() as peer:
         asyncio.run(main(peer, peer.do("serve_endpoint")))
     echoed(os.urandom(50_000))
+
+
+def test_close_tells_of_an_end_that_only_a_call_that_was_cancelled_would_have_told_of() -> None:
+    async def main(peer: Mortal, port: int) -> None:
+        conn = await rnic.aio.connect(HOST, port)
+        remote = await conn.next_region()
+        peer.stop()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await conn.write(bytes(PIECE), remote)
+        peer.kill()
+        async with asyncio.timeout(WAIT):
+            while conn.statistics().state is not State.FAILED:
+                await asyncio.sleep(0.01)
+        with pytest.raises(LostError, match=DIED):
+            await conn.close()
+
+    with mortal() as peer:
+        asyncio.run(main(peer, peer.do("serve_endpoint")))
 
 
 def test_who_is_called_is_killed_before_the_answer() -> None:

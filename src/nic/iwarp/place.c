@@ -262,7 +262,7 @@ static enum bad end_send(struct qp *qp, struct reader *in) {
 
 static enum bad end_write(struct qp *qp, struct reader *in) {
     COUNT(qp, requests_executed);
-    qp->nic->silent++;
+    qp->nic->silent += in->last;
     in->written = in->writing ? in->written + in->payload : in->payload;
     in->writing = !in->last;
     if (!in->last || is_ready_message(iwarp_of(qp), RNIC_STREAM_RTR_WRITE))

@@ -68,7 +68,7 @@ struct nic {
                               const struct in6_addr *to); /* of a datagram; NULL: by the wire */
     void *local_arg;
     bool (*have_left)(void *arg, struct farewell *f); /* nobody is inside any more; NULL: nobody ever is */
-    uint64_t silent;       /* packets of peers' WRITEs, READs and atomics: no completion tells of them */
+    uint64_t silent;       /* peers' WRITEs, READs and atomics, of which no completion tells */
     uint64_t copied;       /* bytes, by direct operations (roce/direct.h) of what was posted before */
     struct store *store;   /* where processes of this host find what their peers allow; NULL: nowhere */
     struct srq **xrc_srqs; /* see qp/xrc.h; NULL: there has been none */

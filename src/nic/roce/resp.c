@@ -162,7 +162,7 @@ static void executed(struct qp *qp, const struct packet *pkt, uint32_t psns, uin
     struct responder *resp = &rc_of(qp)->resp;
     bool ends = pkt->row->mask & OPC_LAST, receive = pkt->row->mask & OPC_USES_RQ;
     COUNT(qp, requests_executed);
-    qp->nic->silent += !receive;
+    qp->nic->silent += ends && !receive;
     resp->psn = psn_add(resp->psn, (int32_t)psns);
     resp->count += psns;
     if (resp->nak_pending) { /* overtaken: of interest only if packets beyond this one were dropped */

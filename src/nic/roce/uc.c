@@ -113,7 +113,7 @@ static void fail_receive(struct qp *qp, int vendor_err) {
 static void executed(struct qp *qp, const struct packet *pkt) {
     struct inbound *in = &uc_of(qp)->in;
     COUNT(qp, requests_executed);
-    qp->nic->silent += !(pkt->row->mask & OPC_USES_RQ);
+    qp->nic->silent += (pkt->row->mask & (OPC_LAST | OPC_USES_RQ)) == OPC_LAST;
     inbound_proceed(in, pkt);
     inbound_complete(qp, in, pkt);
 }

@@ -27,7 +27,7 @@ enum sleeps { SLEEPS_ALONE, SLEEPS_NEXT, SLEEPS_DRIVER };
 /* 0: something has come for the device, or the time has, or the thread that drives has changed; 1: to `fd`; -EINTR. */
 static int sleep_on(struct run *run, int fd, enum sleeps how, uint64_t until) {
     struct pollfd fds[SLEEP_FDS] = {{.fd = fd, .events = POLLIN}, /* poll(2) leaves out what is negative */
-                                    {.fd = how >= SLEEPS_NEXT ? run->turn_fd : -1, .events = POLLIN},
+                                    {.fd = how == SLEEPS_ALONE ? run->stop_fd : run->turn_fd, .events = POLLIN},
                                     {.fd = how == SLEEPS_DRIVER ? run->busy_fd : -1, .events = POLLIN}};
     uint64_t now = run_clock(), ns = until > now ? until - now : 0, turn;
     struct timespec ts = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
@@ -36,7 +36,7 @@ static int sleep_on(struct run *run, int fd, enum sleeps how, uint64_t until) {
         return -EINTR;
     if (n == 0 || fds[SLEEP_FD].revents)
         return n > 0;
-    if (fds[SLEEP_TURN].revents && syscall(SYS_read, run->turn_fd, &turn, sizeof turn) < 0)
+    if (how != SLEEPS_ALONE && fds[SLEEP_TURN].revents && syscall(SYS_read, run->turn_fd, &turn, sizeof turn) < 0)
         return 0; /* another one's turn */
     return 0;
 }
@@ -207,6 +207,7 @@ static void call(struct run *run) {
     run->called = syscall(SYS_write, run->call_fd, &one, sizeof one) > 0;
 }
 
+/* By the thread that is called, or by another one when nobody drives: it would sleep on if the call were taken away. */
 void drive_answer(struct run *run) {
     uint64_t count;
     if (run->called && syscall(SYS_read, run->call_fd, &count, sizeof count) > 0)
@@ -242,7 +243,8 @@ bool drive_look(struct run *run) {
     uint64_t last = atomic_load(&run->driven_at);
     bool often = now < (last > run->loop_at ? last : run->loop_at) + ENGINE_LEAVES_NS;
     run->loop_at = now;
-    drive_answer(run);
+    if (!atomic_load(&run->driven))
+        drive_answer(run);
     if (often) { /* what comes rarely may wake the engine, too: it would look up for longer than that takes */
         note(run, now);
         engine_leave(run);
@@ -273,7 +275,8 @@ bool drive_settle(struct run *run) {
 void drive_stop(struct run *run) {
     uint64_t all = 1 << 20;
     atomic_store(&run->closes, true);
-    if (syscall(SYS_write, run->turn_fd, &all, sizeof all) < 0)
+    if (syscall(SYS_write, run->turn_fd, &all, sizeof all) < 0 ||
+        syscall(SYS_write, run->stop_fd, &all, sizeof all) < 0)
         return; /* it is full: they leave */
 }
 

@@ -23,10 +23,10 @@
 #define LASTING_LOOKS 4     /* a thread that has waited for so many looks waits on: it tells the engine when it does not */
 #define LONGEST_NS 250000000 /* and it looks up after that time, whatever else it may have missed */
 #define IN_USE_NS 200000    /* an application that polled within this time is still at it */
-#define LOOKS_SKIPPED 15   /* of them in a row, while the application has the lock */
-#define GONE_NS 250000     /* an application that polls has not done so for this time: longer than it takes the engine to wake and look */
-#define LEFT_NS 50000      /* or for this time, and a WRITE has lain there: if that is so */
-#define LEFT_LOOKS 2       /* at each of so many looks, it polls for something else, its memory perhaps, */
+#define LOOKS_SKIPPED 15   /* of them in a row, while the application has the lock; fewer if they are rare */
+#define GONE_NS 250000     /* an application that polls has not done so for this time, longer than it takes the engine to wake and look, */
+#define LEFT_NS 50000      /* or for this time, and a WRITE has lain there: if something has at */
+#define LEFT_LOOKS 2       /* so many looks in a row, it polls for something else, its memory perhaps, */
 #define LEAVES_NS 50000000 /* and the engine does the work for this time, */
 #define LOOKS_ELSEWHERE_NS 1000000000 /* and looks up often for this time; */
 #define LEFT_HOLD_NS 100000 /* an ACK waits so long for the answer of that application */
@@ -71,7 +71,7 @@ static void arm_sources(struct run *run) {
 static void arm(struct run *run, enum sleeper sleeper) {
     if ((run->sleeper == SLEEPER_ENGINE) != (sleeper == SLEEPER_ENGINE))
         epoll_set(run->epoll_fd, run->busy_fd, sleeper == SLEEPER_ENGINE ? EPOLLIN : 0);
-    if (sleeper == SLEEPER_ENGINE)
+    if (sleeper == SLEEPER_ENGINE && !atomic_load(&run->driven))
         drive_answer(run);
     run->sleeper = sleeper;
     arm_sources(run);
@@ -174,6 +174,10 @@ bool engine_lingers(const struct run *run, uint64_t busy, uint64_t now) {
     return now - busy < (now < atomic_load(&run->crowded_until) ? 1 : LINGER_NS);
 }
 
+static void hold_acks(struct run *run, uint64_t now) {
+    run->nic->ack_hold = now < atomic_load(&run->left_until) ? LEFT_HOLD_NS : 0;
+}
+
 /* Works until there is nothing to do or the application does it, making way for verbs after each pass: one is made whenever
  * the lock has been won, or verbs that follow on each other would keep everything else waiting. */
 static uint64_t work(struct run *run) {
@@ -182,7 +186,7 @@ static uint64_t work(struct run *run) {
     while (more && !atomic_load(&run->stop)) {
         engine_lock(run);
         uint64_t began = run_clock();
-        run->nic->ack_hold = began < atomic_load(&run->left_until) ? LEFT_HOLD_NS : 0;
+        hold_acks(run, began);
         for (int i = 0; more && i < PASSES && (i == 0 || !atomic_load(&run->waiting)); i++) {
             uint64_t now = run_clock();
             source_timers(run, now);
@@ -247,10 +251,21 @@ static bool is_absent(const struct run *run, uint64_t now, uint64_t polled_ago) 
     return now > since && now - since > patience && !atomic_load(&run->polling) && !atomic_load(&run->driven);
 }
 
+/* Each look interrupts the program where no processor is free, and keeps a message waiting. A program that has been at it for long
+ * is looked at more rarely, unless it polls its memory. */
+static uint64_t looks_apart(const struct run *run, uint64_t now) {
+    uint64_t apart = run->moves ? 2 * ENGINE_LOOKS_NS : ENGINE_LOOKS_NS;
+    uint64_t most = run->sleeper == SLEEPER_DRIVER ? ENGINE_RARE_NS : POLLED_RARE_NS;
+    bool elsewhere = now < atomic_load(&run->left_until) + LOOKS_ELSEWHERE_NS;
+    for (uint32_t i = run->steady / STEADY_LOOKS; i && apart < most && !elsewhere; i--)
+        apart *= 2;
+    return apart;
+}
+
 /* An application that polls has the lock most of the time, and whoever waits for it interrupts that one twice: a look that nothing
  * has asked for does so but now and then. */
-static bool lock_to_look(struct run *run, bool asked) {
-    bool waits = asked || run->skipped == LOOKS_SKIPPED;
+static bool lock_to_look(struct run *run, uint64_t now, bool asked) {
+    bool waits = asked || run->skipped * looks_apart(run, now) >= LOOKS_SKIPPED * ENGINE_LOOKS_NS;
     if (waits)
         engine_lock(run);
     bool locked = waits || run_trylock(run);
@@ -262,11 +277,12 @@ static bool lock_to_look(struct run *run, bool asked) {
 static void look_up(struct run *run, bool input) {
     uint64_t now = run_clock();
     bool absent = is_absent(run, now, LEFT_NS), gone = is_absent(run, now, GONE_NS), works = input || absent;
-    if (!lock_to_look(run, works)) {
+    if (!lock_to_look(run, now, works)) {
         note_look(run, now, gone, false);
         return;
     }
     uint64_t silent = run->nic->silent;
+    hold_acks(run, now);
     leave_to_program(run);
     source_timers(run, now);
     bool found = works && progress(run, now, true);
@@ -275,7 +291,7 @@ static void look_up(struct run *run, bool input) {
     if (found && run->sleeper == SLEEPER_DRIVER) /* a loop that sleeps would not hear of more */
         EACH_SOURCE(run, s, may_sleep)
     s->is->may_sleep(s->owner);
-    bool left = absent && (run->sleeper == SLEEPER_DRIVER ? found : run->nic->silent != silent);
+    bool left = absent && (gone || run->sleeper == SLEEPER_DRIVER ? found : run->nic->silent != silent);
     run_unlock(run);
     note_look(run, now, gone, left);
 }
@@ -291,17 +307,6 @@ static bool memory_asleep(struct run *run, bool asleep) {
     else if (run->sleeper != SLEEPER_DRIVER) EACH_SOURCE(run, s, awake) s->is->awake(s->owner);
     run_unlock(run);
     return may;
-}
-
-/* Each look interrupts the program where no processor is free, and keeps a message waiting. A program that has been at it for long
- * is looked at more rarely, unless it polls its memory. */
-static uint64_t looks_apart(const struct run *run, uint64_t now) {
-    uint64_t apart = run->moves ? 2 * ENGINE_LOOKS_NS : ENGINE_LOOKS_NS;
-    uint64_t most = run->sleeper == SLEEPER_DRIVER ? ENGINE_RARE_NS : POLLED_RARE_NS;
-    bool elsewhere = now < atomic_load(&run->left_until) + LOOKS_ELSEWHERE_NS;
-    for (uint32_t i = run->steady / STEADY_LOOKS; i && apart < most && !elsewhere; i--)
-        apart *= 2;
-    return apart;
 }
 
 /* When to look up. A thread that waits for long needs no look: it does all that is due. */
@@ -394,8 +399,10 @@ int engine_start(struct run *run, struct rnic_err *err) {
     run->busy_fd = epoll_create1(EPOLL_CLOEXEC);
     run->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     run->turn_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC | EFD_SEMAPHORE);
+    run->stop_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     run->call_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (run->epoll_fd < 0 || run->busy_fd < 0 || run->wake_fd < 0 || run->turn_fd < 0 || run->call_fd < 0)
+    if (run->epoll_fd < 0 || run->busy_fd < 0 || run->wake_fd < 0 || run->turn_fd < 0 || run->stop_fd < 0 ||
+        run->call_fd < 0)
         return fail(err, -errno, "epoll or eventfd: %s", strerror(errno));
     epoll_set(run->busy_fd, run->call_fd, EPOLLIN);
     arm(run, SLEEPER_ENGINE);
@@ -418,5 +425,6 @@ void engine_stop(struct run *run) {
     close_fd(&run->busy_fd);
     close_fd(&run->wake_fd);
     close_fd(&run->turn_fd);
+    close_fd(&run->stop_fd);
     close_fd(&run->call_fd);
 }

@@ -53,7 +53,7 @@ void run_init(struct run *run, struct nic *nic, const struct run_source *sources
     run->nic = nic;
     for (; sources->is; sources++)
         enter(run, sources);
-    run->epoll_fd = run->busy_fd = run->wake_fd = run->turn_fd = run->call_fd = -1;
+    run->epoll_fd = run->busy_fd = run->wake_fd = run->turn_fd = run->stop_fd = run->call_fd = -1;
     pthread_mutex_init(&run->lock, NULL);
 }
 
@@ -80,6 +80,7 @@ void run_abandon(struct run *run) {
     close(run->busy_fd);
     close(run->wake_fd);
     close(run->turn_fd);
+    close(run->stop_fd);
     close(run->call_fd);
 }
 

@@ -117,6 +117,7 @@ struct run {
     bool roused;                   /* who makes a pass was woken by what has come; under the lock */
     _Atomic bool next;             /* a thread waits as well, */
     int turn_fd;                   /* and drives next: who reads it */
+    int stop_fd;                   /* wakes all others that wait, for good */
     _Atomic uint32_t inside;       /* threads in drive_wait(), */
     _Atomic bool closes;           /* which they are to leave */
     uint32_t seen_drives, lasting; /* the engine's own: looks in a row that have found the same thread waiting; */

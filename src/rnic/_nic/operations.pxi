@@ -35,6 +35,7 @@ cdef class Result:
     cdef readonly int64_t length    #: and how many bytes.
     cdef readonly int64_t index     #: Which one of a batch it is, from 0.
     cdef readonly object error      #: What went wrong, or None.
+    cdef readonly bint told         #: result() has raised it.
     cdef readonly bint done         #: It has ended.
     cdef Hold hold                  # registered memory that has the bytes; None: they are copied
     cdef Py_buffer view
@@ -77,6 +78,7 @@ cdef class Result:
         if not self.done:
             raise RuntimeError(f"{self.what()} has not ended: results are there when the batch's block has ended")
         if self.error is not None:
+            self.told = True
             raise self.error
         return self.op.found if self.is_atomic() else None
 

@@ -337,7 +337,7 @@ class Connection(Face):
         seconds(timeout)
         if core.given_back:
             return
-        known = core.released or core.told
+        known = core.is_known
         core.close(timeout)
         await self._finish(None if timeout is None else timeout + GRACE, wait)
         if core.error is not None and not known:

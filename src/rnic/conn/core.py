@@ -76,6 +76,8 @@ class Core:
         """What has ended the connection; None: nothing, or both said goodbye."""
         self.told = False
         """The program has been told of the error: a call has raised it, or on_end() has passed it on."""
+        self.stopped: list[Result] = []
+        """Operations that the end of the connection has stopped: whoever waits for one is told by it."""
         self.released = False
         """release() has begun.  When it is done, `given_back` is true."""
         self.gone = False
@@ -196,6 +198,11 @@ class Core:
     def has_left(self) -> bool:
         """The peer has this end's goodbye, and all that was sent before it."""
         return self.state in (State.HALF_CLOSED_LOCAL, State.CLOSED)
+
+    @property
+    def is_known(self) -> bool:
+        """The program knows that the connection has ended: close() has nothing to tell."""
+        return self.released or self.told or any(one.told for one in self.stopped)
 
     def check(self) -> None:
         """Raise the error that ended the connection, if it has ended."""
@@ -339,8 +346,9 @@ class Core:
         for one in self.machine.failures():
             if not waits or one.status < 0 or self._says_why(one.status):
                 error = self.why(one)
-                self.told |= isinstance(error, EndpointError)  # whoever waits for the operation raises it
                 one.finish(error)
+                if isinstance(error, EndpointError):
+                    self.stopped.append(one)
 
     def why(self, one: Result) -> Exception:
         """What an operation has failed of: its own status, or the end of the connection."""

@@ -131,4 +131,4 @@ class BatchFace:
             note = f"operation {self.failed.index} of the batch: {self.failed.what()}"
             if note not in getattr(error, "__notes__", ()):
                 error.add_note(note)
-            raise error
+            self.failed.result()

@@ -166,7 +166,7 @@ class Connection(Remote):
             return
         self._enter("close", timeout)
         try:
-            known = core.released or core.told
+            known = core.is_known
             core.close(timeout)
             self._end(None if timeout is None else timeout + GRACE, "close")
         finally:

@@ -134,7 +134,8 @@ class Ends:
         self._own: Hello | None = None
         self._peer: Hello | None = None
         self._error: Exception | None = None
-        self._told = False  # a call has raised it
+        self._told = False  # a call has raised it,
+        self._stopped: list[Result] = []  # or an operation, whose result() has
         self._early: deque[Out] = deque()  # messages that wait for the peer's hello
         self._closed = False
         try:
@@ -225,7 +226,9 @@ class Ends:
                 if one.status < 0
                 else self.error
             )
-            one.finish(self._tell(why or LostError("the channel is closed")))
+            one.finish(why or LostError("the channel is closed"))
+            if one.error is self._error:
+                self._stopped.append(one)
 
     def _greet(self) -> None:
         """Say hello, and read the peer's, which is all that may come first."""
@@ -386,7 +389,7 @@ class Ends:
                 if self.error is not None:
                     raise self._tell(self.error)
                 yield from self._parting()
-            elif not self._told:
+            elif not self._told and not any(one.told for one in self._stopped):
                 raise self._tell(self.error)
         except TimeoutError as error:
             yield from self._end(error, "the goodbyes were not said in time")
