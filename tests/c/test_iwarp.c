@@ -38,6 +38,7 @@ static void a_send_fills_a_receive(void) {
     CHECK_EQ(wc.wc_flags, 0);
     CHECK_EQ(wc.qp_num, s.b.qp->pub.qp_num);
     CHECK(filled(s.b.mem + 4096, 1000, 1));
+    CHECK_EQ(s.b.qp->nic->silent, 0);
     stream_close(&s);
 }
 
@@ -50,6 +51,7 @@ static void a_write_lands_where_it_says(void) {
     WANT_NONE(s.b.recv_cq);
     CHECK(filled(s.b.mem + 1000, 100000, 2));
     CHECK(!s.b.mem[999] && !s.b.mem[101000]);
+    CHECK_EQ(s.b.qp->nic->silent, 1);
     stream_close(&s);
 }
 
@@ -67,6 +69,7 @@ static void a_read_fetches(void) {
     WANT(s.a.recv_cq, 12, SUCCESS);
     CHECK(filled(s.a.mem, 150000, 3));
     CHECK_EQ(s.a.mem[150000], s.b.mem[500]);
+    CHECK_EQ(s.b.qp->nic->silent, 2);
     stream_close(&s);
 }
 

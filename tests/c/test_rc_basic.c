@@ -33,6 +33,7 @@ static void message(int opcode, uint32_t n) {
     bool receives = opcode != RNIC_WR_RDMA_WRITE && opcode != RNIC_WR_RDMA_READ;
     bool imm = opcode == RNIC_WR_SEND_WITH_IMM || opcode == RNIC_WR_RDMA_WRITE_WITH_IMM;
     bool send = opcode == RNIC_WR_SEND || opcode == RNIC_WR_SEND_WITH_IMM;
+    uint64_t silent = p.b.qp->nic->silent; /* of which no completion of b tells */
     fill(from->mem, n, n + 1);
     memset(to->mem, 0xEE, n + 2 * GUARD);
     if (receives)
@@ -60,6 +61,8 @@ static void message(int opcode, uint32_t n) {
         if (imm)
             CHECK_EQ(ntohl(wc.imm_data), 0xAABB0000 + n);
     }
+    silent = p.b.qp->nic->silent - silent;
+    CHECK(receives ? silent == 0 : opcode == RNIC_WR_RDMA_WRITE ? silent == 1 : silent > 0);
     CHECK(filled(to->mem + GUARD, n, n + 1));
     CHECK(untouched(to->mem, GUARD) && untouched(to->mem + GUARD + n, GUARD));
     WANT_NONE(p.a.send_cq);

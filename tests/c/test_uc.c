@@ -40,11 +40,13 @@ static void messages_of_every_length_arrive_and_nobody_answers(void) {
         WANT(p.a.send_cq, i, SUCCESS);
         CHECK_EQ(WANT(p.b.recv_cq, i, SUCCESS).byte_len, n);
         CHECK(filled(p.b.mem, n, i));
+        CHECK_EQ(p.b.qp->nic->silent, i);
         memset(p.b.mem, 0, n);
         post_write(&p.a, 100 + i, 0, 0, n);
         fabric_settle(&p.f);
         WANT(p.a.send_cq, 100 + i, SUCCESS);
         CHECK(filled(p.b.mem, n, i));
+        CHECK_EQ(p.b.qp->nic->silent, i + 1);
     }
     CHECK_EQ(fabric_count(&p.f, p.b.node, 0, -1), 0);
     CHECK_EQ(fabric_count(&p.f, p.a.node, 1, ROCE_UC_SEND_ONLY), 4);
