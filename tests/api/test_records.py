@@ -176,12 +176,10 @@ def test_no_device_at_all_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("which", [None, "roce_lo"])
-def test_no_device_that_the_environment_names_says_so(
-    monkeypatch: pytest.MonkeyPatch, which: str | None
-) -> None:
+def test_no_device_may_be_the_environments_doing(monkeypatch: pytest.MonkeyPatch, which: str | None) -> None:
     monkeypatch.setenv("RNIC_DEVICES", "nosuch")
     monkeypatch.delenv("RNIC_DEVICE", raising=False)
-    with pytest.raises(rnic.VerbsError, match="as RNIC_DEVICES=nosuch names none of this machine's"):
+    with pytest.raises(rnic.VerbsError, match="or RNIC_DEVICES names none of theirs"):
         rnic.open_device(which)
 
 

@@ -268,33 +268,6 @@ static void test_a_program_that_polls_its_memory_has_an_engine_at_work(void) {
     live_close(&to);
 }
 
-/* It polls for receives, and something else has kept it from that for a moment: it will find them itself. */
-static void polls_for_receives(uint32_t n, int rounds) {
-    struct live from, to;
-    live_open(&from, -1);
-    live_open(&to, -1);
-    struct run *run = &dev_of(to.ctx)->run;
-    struct rnic_qp *qp = live_qp(&from), *peer = live_qp(&to);
-    live_join(&from, qp, &to, peer, 14, 7);
-    for (int i = 0; i < rounds; i++) {
-        live_post_recv(&to, peer, 1, 0, n);
-        poll_until_it_stands_by(to.ops, to.cq, run);
-        live_post(&from, qp, RNIC_WR_SEND, 1, 0, n, &to);
-        CHECK_EQ(live_wait(&from).status, RNIC_WC_SUCCESS);
-        CHECK_EQ(live_wait(&to).status, RNIC_WC_SUCCESS);
-    }
-    CHECK_EQ(atomic_load(&run->left_until), 0);
-    CHECK_EQ(from.ops->destroy_qp(qp, NULL), 0);
-    CHECK_EQ(to.ops->destroy_qp(peer, NULL), 0);
-    live_close(&from);
-    live_close(&to);
-}
-
-static void test_a_program_that_polls_for_receives_is_left_alone(void) {
-    polls_for_receives(64, 600);
-    polls_for_receives(LIVE_BYTES, 200);
-}
-
 static void test_the_engine_goes_on_beside_threads_inside_verbs(void) { write_beside_verbs(false); }
 
 static void test_a_program_that_polls_goes_on_beside_threads_inside_verbs(void) { write_beside_verbs(true); }
@@ -483,7 +456,6 @@ int main(void) {
     RUN(test_an_application_whose_polls_take_long_polls_all_the_time);
     RUN(test_a_look_leaves_the_lock_to_an_application_that_polls_now_and_then_not);
     RUN(test_a_program_that_polls_its_memory_has_an_engine_at_work);
-    RUN(test_a_program_that_polls_for_receives_is_left_alone);
     RUN(test_the_engine_goes_on_beside_threads_inside_verbs);
     RUN(test_a_program_that_polls_goes_on_beside_threads_inside_verbs);
     RUN(test_a_crowd_at_the_door_is_let_in_in_parts);

@@ -16,15 +16,11 @@ from rnic.cli import completion, devinfo, screen
 from rnic.cli.command import command
 from rnic.cli.params import Failure
 from rnic.rdmacm.routes import addresses
-from rnic.verbs.device import why_none
 
 T = TypeVar("T")
 TAB = 8  # columns
 FRAMES = "rnic.query/1"  # the extension that tells where frames go
-
-
-def _none() -> str:
-    return f"there are no devices, {why_none()}"
+NO_DEVICES = "there are no devices: no network interface has an address, or RNIC_DEVICES names none of theirs"
 
 
 @command()
@@ -55,7 +51,7 @@ def devices(as_json: bool) -> None:
         click.echo(json.dumps(records, indent=2))
         return
     if not found:
-        raise Failure(_none())
+        raise Failure(NO_DEVICES)
     headings = ("device", "interface", "state", "MTU", "type", "GID", "address")
     failed: list[rnic.Device] = []
     rows = [row for rows in _each(found, _rows, failed) for row in rows]
@@ -108,7 +104,7 @@ def info(device: str | None, ib_dev: str | None, verbose: bool, as_json: bool) -
     found = [one for one in rnic.get_device_list() if wanted in (None, one.name)]
     if not found:
         names = ", ".join(one.name for one in rnic.get_device_list())
-        raise Failure(f"no device {wanted}; there are: {names}" if wanted and names else _none())
+        raise Failure(f"no device {wanted}; there are: {names}" if wanted and names else NO_DEVICES)
     failed: list[rnic.Device] = []
     if as_json:
         click.echo(json.dumps(list(_each(found, _record, failed)), indent=2))

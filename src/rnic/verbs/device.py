@@ -2,7 +2,6 @@
 """Devices: list them and open them."""
 
 import errno
-import os
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,6 +15,8 @@ if TYPE_CHECKING:
     from rnic.verbs.context import Context
 
 __all__ = ["Device", "format_guid", "get_device_list", "import_device", "open_device"]
+
+WHY_NONE = "as no network interface has an address, or RNIC_DEVICES names none of theirs"
 
 _Enum = TypeVar("_Enum", bound=IntEnum)
 
@@ -174,15 +175,7 @@ def find_device(which: str | int | Device | None) -> Device:
         if which is None or which in (device.name, device.guid, device.guid_str):
             return device
     if which is None:
-        raise VerbsError(errno.ENODEV, f"there is no device, {why_none()}", "open_device")
-    known = ", ".join(device.name for device in devices) or f"none, {why_none()}"
+        raise VerbsError(errno.ENODEV, f"there is no device, {WHY_NONE}", "open_device")
+    known = ", ".join(device.name for device in devices) or f"none, {WHY_NONE}"
     wanted = format_guid(which) if isinstance(which, int) else which
     raise VerbsError(errno.ENODEV, f"no device {wanted}; there are: {known}", "open_device")
-
-
-def why_none() -> str:
-    """Why the list of devices is empty, for the text of an error."""
-    named = os.environ.get("RNIC_DEVICES")
-    if named:
-        return f"as RNIC_DEVICES={named} names none of this machine's"
-    return "as no network interface has an address"
