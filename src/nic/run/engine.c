@@ -255,7 +255,7 @@ static bool is_absent(const struct run *run, uint64_t now, uint64_t polled_ago) 
  * is looked at more rarely, unless it polls its memory. */
 static uint64_t looks_apart(const struct run *run, uint64_t now) {
     uint64_t apart = run->moves ? 2 * ENGINE_LOOKS_NS : ENGINE_LOOKS_NS;
-    uint64_t most = run->sleeper == SLEEPER_DRIVER ? ENGINE_RARE_NS : POLLED_RARE_NS;
+    uint64_t most = drives(run, now) ? ENGINE_RARE_NS : POLLED_RARE_NS;
     bool elsewhere = now < atomic_load(&run->left_until) + LOOKS_ELSEWHERE_NS;
     for (uint32_t i = run->steady / STEADY_LOOKS; i && apart < most && !elsewhere; i--)
         apart *= 2;
