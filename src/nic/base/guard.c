@@ -29,16 +29,20 @@ struct mark {
 /* This thread's innermost one. */
 static _Thread_local QUICK struct mark *volatile mark;
 
+/* The body of a function that accesses `to` and `from`, n bytes each, and returns false if some are not there. */
+#define GUARDED(to_, from_, n_, access)                                                                                \
+    struct mark here = {.to = (uintptr_t)(to_), .from = (uintptr_t)(from_), .n = (n_), .outer = mark};                  \
+    if (MARK(here.landing))                                                                                            \
+        return false;                                                                                                  \
+    atomic_signal_fence(memory_order_seq_cst);                                                                         \
+    mark = &here;                                                                                                      \
+    access;                                                                                                            \
+    atomic_signal_fence(memory_order_seq_cst);                                                                         \
+    mark = here.outer;                                                                                                 \
+    return true
+
 __attribute__((noinline)) bool guard(guard_access *access, void *to, const void *from, size_t n, void *more) {
-    struct mark here = {.to = (uintptr_t)to, .from = (uintptr_t)from, .n = n, .outer = mark};
-    if (MARK(here.landing))
-        return false;
-    atomic_signal_fence(memory_order_seq_cst);
-    mark = &here;
-    access(to, from, n, more);
-    atomic_signal_fence(memory_order_seq_cst);
-    mark = here.outer;
-    return true;
+    GUARDED(to, from, n, access(to, from, n, more));
 }
 
 bool guard_covers(const void *at) {
@@ -54,12 +58,9 @@ __attribute__((noinline)) void guard_end(void) {
 
 /* ---------------------------------------------------------------- accesses */
 
-static void copy(void *to, const void *from, size_t n, void *more) {
-    (void)more;
-    ordered_copy(to, from, n);
+__attribute__((noinline)) bool guard_copy(void *to, const void *from, size_t n) {
+    GUARDED(to, from, n, ordered_copy(to, from, n));
 }
-
-bool guard_copy(void *to, const void *from, size_t n) { return guard(copy, to, from, n, NULL); }
 
 struct change {
     const struct word_op *op;

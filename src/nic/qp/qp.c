@@ -70,9 +70,22 @@ void qp_tell(struct qp *qp, const struct rnic_wc *wc, bool solicited) {
     enter(qp, qp->pub.recv_cq, &(struct cqe){.wc = *wc}, solicited);
 }
 
+/* Its slot is free from then on, and a thread that posts may fill it at once. */
+static void leave_queue(struct qp *qp, const struct send_wqe *wqe) {
+    if (qp_is_datagram(qp))
+        ah_drop(wqe->ah);
+    if (qp->cntrs)
+        qp_count(qp, comp_cntr_op(wqe->opcode), !wqe->status, wqe->length);
+    wq_pop(&qp->sq);
+}
+
 void qp_complete_send(struct qp *qp, struct send_wqe *wqe) {
     if (qp->tagged) {
         tagged_sent(qp, wqe);
+        return;
+    }
+    if (!qp->sq_sig_all && !(wqe->flags & RNIC_SEND_SIGNALED) && !wqe->status) {
+        leave_queue(qp, wqe);
         return;
     }
     struct cqe cqe = {.wc = {.wr_id = wqe->wr_id,
@@ -82,17 +95,11 @@ void qp_complete_send(struct qp *qp, struct send_wqe *wqe) {
                              .byte_len = wqe->length,
                              .qp_num = qp->pub.qp_num},
                       .freed = &qp->sq.freed};
-    if (qp_is_datagram(qp))
-        ah_drop(wqe->ah);
-    if (qp->cntrs)
-        qp_count(qp, comp_cntr_op(wqe->opcode), !wqe->status, wqe->length);
-    bool wanted = qp->sq_sig_all || (wqe->flags & RNIC_SEND_SIGNALED) || wqe->status;
     if (wqe->status && wqe->status != RNIC_WC_WR_FLUSH_ERR)
         why_send_failed(qp, wqe, &cqe.wc);
-    wq_pop(&qp->sq);
+    leave_queue(qp, wqe);
     cqe.upto = wq_tail(&qp->sq);
-    if (wanted)
-        enter(qp, qp->pub.send_cq, &cqe, false);
+    enter(qp, qp->pub.send_cq, &cqe, false);
 }
 
 void qp_complete_recv(struct qp *qp, struct rnic_wc *wc, bool solicited) {
