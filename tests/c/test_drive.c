@@ -561,7 +561,7 @@ static bool is_called(void) {
     return poll(&fd, 1, 0) == 1;
 }
 
-/* It sleeps on the same descriptor, and would sleep on if a loop that was faster had read the call. */
+/* A thread that drives and a loop sleep on the same descriptor. If the loop read the call, the thread would sleep on. */
 static void test_a_loop_leaves_a_call_to_the_thread_that_drives(void) {
     open_all(-1);
     struct run *run = run_here();

@@ -207,7 +207,7 @@ static void call(struct run *run) {
     run->called = syscall(SYS_write, run->call_fd, &one, sizeof one) > 0;
 }
 
-/* By the thread that is called, or by another one when nobody drives: it would sleep on if the call were taken away. */
+/* Takes the call back. While a thread drives, that thread alone does so: if another one did, the thread that drives would sleep on. */
 void drive_answer(struct run *run) {
     uint64_t count;
     if (run->called && syscall(SYS_read, run->call_fd, &count, sizeof count) > 0)
@@ -273,11 +273,13 @@ bool drive_settle(struct run *run) {
 }
 
 void drive_stop(struct run *run) {
+    const int fds[] = {run->turn_fd, run->stop_fd};
     uint64_t all = 1 << 20;
     atomic_store(&run->closes, true);
-    if (syscall(SYS_write, run->turn_fd, &all, sizeof all) < 0 ||
-        syscall(SYS_write, run->stop_fd, &all, sizeof all) < 0)
-        return; /* it is full: they leave */
+    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++) {
+        if (syscall(SYS_write, fds[i], &all, sizeof all) < 0)
+            continue; /* the counter is full: the threads wake anyway */
+    }
 }
 
 void drive_end(struct run *run) {

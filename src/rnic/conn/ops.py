@@ -131,4 +131,4 @@ class BatchFace:
             note = f"operation {self.failed.index} of the batch: {self.failed.what()}"
             if note not in getattr(error, "__notes__", ()):
                 error.add_note(note)
-            self.failed.result()
+            self.failed.result()  # raises the error, and notes that the program knows it
