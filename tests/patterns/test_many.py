@@ -98,8 +98,8 @@ def test_a_full_ring_and_an_empty_one() -> None:
                 reader.get(timeout)
         for n in range(4):
             writer.put(b"%d" % n, WAIT)
-        for timeout in (0, 0.01):  # in which it may not even have looked
-            with pytest.raises(TimeoutError, match=r"no free slot|compare_swap"):
+        for timeout in (0, 0.01):
+            with pytest.raises(TimeoutError, match="no free slot"):
                 writer.put(b"one more", timeout)
         assert reader.get_many(2) == [b"0", b"1"]
         writer.put(b"", WAIT)

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncManyWriter", "ManyWriter"]
 
+_NO_SLOT = "put: there was no free slot in time"
 _SHORTEST, _LONGEST = 20e-6, 5e-3  # seconds between two looks at a full ring
 
 
@@ -107,16 +108,19 @@ class _Writer:
         while True:
             number = self._next
             self._check_next()
-            old = yield CompareSwap(
-                self._remote, self._at(number), number << NUMBER, number << NUMBER | self.number, until
-            )
+            try:
+                old = yield CompareSwap(
+                    self._remote, self._at(number), number << NUMBER, number << NUMBER | self.number, until
+                )
+            except TimeoutError:  # the time ended while the operation was on its way
+                raise TimeoutError(_NO_SLOT) from None
             there, writer = old >> NUMBER, old & OWNER
             if there == number and not writer:
                 return number
             if there == number and writer == self.number and (yield from self._is_unused(number, until)):
                 return number
             if left(until) == 0:
-                raise TimeoutError("put: there was no free slot in time")
+                raise TimeoutError(_NO_SLOT)
             if there < number:  # the ring is full
                 yield from self._wake(until)
                 yield Pause(pause)
