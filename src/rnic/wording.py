@@ -7,6 +7,7 @@ The members are what ibv_wc_status_str(3) and its like are for.
 from enum import IntEnum, IntFlag
 
 __all__ = [
+    "WHY_NO_DEVICE",
     "Named",
     "NamedFlags",
     "Worded",
@@ -17,6 +18,9 @@ __all__ = [
     "port_taken",
     "unknown_name",
 ]
+
+WHY_NO_DEVICE = "as no network interface has an address, or RNIC_DEVICES names none of theirs"
+"""Why a list of devices is empty."""
 
 # The abbreviations in libibverbs' names; every other part of a name is a word already.
 _WORDS = {

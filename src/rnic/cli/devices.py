@@ -16,11 +16,12 @@ from rnic.cli import completion, devinfo, screen
 from rnic.cli.command import command
 from rnic.cli.params import Failure
 from rnic.rdmacm.routes import addresses
+from rnic.wording import WHY_NO_DEVICE
 
 T = TypeVar("T")
 TAB = 8  # columns
 FRAMES = "rnic.query/1"  # the extension that tells where frames go
-NO_DEVICES = "there are no devices: no network interface has an address, or RNIC_DEVICES names none of theirs"
+NO_DEVICES = f"there are no devices, {WHY_NO_DEVICE}"
 
 
 @command()

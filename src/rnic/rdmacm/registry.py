@@ -20,7 +20,8 @@ from rnic.rdmacm.channel import channels
 from rnic.rdmacm.everywhere import Everywhere
 from rnic.rdmacm.transports import has_door, serves
 from rnic.verbs.context import Context
-from rnic.verbs.device import WHY_NONE, Device, get_device_list, open_device
+from rnic.verbs.device import Device, get_device_list, open_device
+from rnic.wording import WHY_NO_DEVICE
 
 if TYPE_CHECKING:
     from rnic.rdmacm.cm_id import CmId
@@ -77,7 +78,7 @@ class Registry:
             except VerbsError as error:
                 last = error
         if not found:
-            raise last or VerbsError(ENODEV, f"there is no device, {WHY_NONE}", verb)
+            raise last or VerbsError(ENODEV, f"there is no device, {WHY_NO_DEVICE}", verb)
         return found
 
     def _serving(self, one: CmId) -> list[Device]:

@@ -10,13 +10,12 @@ from rnic._nic import nic
 from rnic.enums import NodeType, Transport
 from rnic.errors import VerbsError
 from rnic.records import Record
+from rnic.wording import WHY_NO_DEVICE
 
 if TYPE_CHECKING:
     from rnic.verbs.context import Context
 
 __all__ = ["Device", "format_guid", "get_device_list", "import_device", "open_device"]
-
-WHY_NONE = "as no network interface has an address, or RNIC_DEVICES names none of theirs"
 
 _Enum = TypeVar("_Enum", bound=IntEnum)
 
@@ -175,7 +174,7 @@ def find_device(which: str | int | Device | None) -> Device:
         if which is None or which in (device.name, device.guid, device.guid_str):
             return device
     if which is None:
-        raise VerbsError(errno.ENODEV, f"there is no device, {WHY_NONE}", "open_device")
-    known = ", ".join(device.name for device in devices) or f"none, {WHY_NONE}"
+        raise VerbsError(errno.ENODEV, f"there is no device, {WHY_NO_DEVICE}", "open_device")
+    known = ", ".join(device.name for device in devices) or f"none, {WHY_NO_DEVICE}"
     wanted = format_guid(which) if isinstance(which, int) else which
     raise VerbsError(errno.ENODEV, f"no device {wanted}; there are: {known}", "open_device")
